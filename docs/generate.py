@@ -134,7 +134,11 @@ def explained(parameters: list[Any]) -> list[tuple[str, str]]:
     rows = []
     for parameter in parameters:
         text = parameter.help or ""
-        if getattr(parameter, "show_default", False) and isinstance(parameter.default, str):
+        if (
+            getattr(parameter, "show_default", False)
+            and parameter.default
+            and isinstance(parameter.default, str)
+        ):
             text += f" Default: `{parameter.default}`."
         rows.append((spelled(parameter), text))
     return rows

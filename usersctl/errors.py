@@ -120,7 +120,17 @@ class CodesClosed(Forbidden):
 
 
 class NotFound(UsersError):
+    """`named` is the message that an operator is shown, if it says more."""
+
     code = "not_found"
+
+    def __init__(self, message: str, *, hint: str | None = None, named: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.named = named
+
+    @property
+    def in_full(self) -> str:
+        return self.named or str(self)
 
 
 class _Later(UsersError):

@@ -139,3 +139,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise TwinKeys
     return fields
+
+
+def problem_of_toml(error: Exception) -> str:
+    """In the words of a person: tomllib names a table as ('auth', 'oauth')."""
+    named = re.sub(r"\('(.*?)',?\)", lambda parts: "[" + parts[1].replace("', '", ".") + "]", str(error))
+    return re.sub(r"Cannot declare (\[.*\]) twice", r"table \1 stands twice", named)

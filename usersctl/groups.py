@@ -17,7 +17,7 @@ REMOVED_AT_ONCE = 1000  # members of a deleted group; the cleanup removes the ro
 def group_named(tx: Transaction, name: str) -> Group:
     group = tx.group(name)
     if group is None:
-        raise NotFound("Group not found", hint="see: usersctl group list")
+        raise NotFound("Group not found", named=f"No group {name!r}", hint="see: usersctl group list")
     return group
 
 

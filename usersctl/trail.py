@@ -50,8 +50,8 @@ class Trail(NamedTuple):
             return _actions(tx)
 
     def _filter(self, tx: Transaction, wanted: Wanted) -> AuditFilter:
-        if wanted.action and wanted.action not in (actions := _actions(tx)):
-            raise Invalid(f"action must be one of {', '.join(actions)}")
+        if wanted.action:
+            refuse_unknown(tx, wanted.action)
         return AuditFilter(
             _user_id("user", tx, wanted.user) if wanted.user else None,
             _actor(tx, wanted.actor) if wanted.actor else None,
@@ -80,6 +80,17 @@ class Trail(NamedTuple):
 
 def _actions(tx: Transaction) -> list[str]:
     return sorted({*ACTIONS, *tx.actions()})
+
+
+def refuse_unknown(tx: Transaction, action: str) -> None:
+    actions = _actions(tx)
+    if action in actions:
+        return
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(action, actions, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else None
+    raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint)
 
 
 def _user_id(name: str, tx: Transaction, text: str) -> int:

@@ -1,4 +1,4 @@
-"""`serve --dev --app URL`: a proxy for development in front of one application on this machine.
+"""`serve --dev --app ADDRESS`: a proxy for development in front of one application on this machine.
 
 For each request it asks `verify`, as nginx or Caddy would, and does with the answer what their snippets do.
 """
@@ -47,20 +47,22 @@ FROM_PROXIES = ("HTTP_REMOTE_", "HTTP_X_REMOTE_", "HTTP_X_FORWARDED", "HTTP_X_OR
 
 def application_at(url: str, settings: Settings) -> tuple[str, int]:
     """Host and port of an application on this machine, which is not this daemon itself."""
-    hint = "give its address, such as http://127.0.0.1:5000"
+    hint = "give its address, such as 127.0.0.1:5000 or http://127.0.0.1:5000"
+    is_url = "://" in url
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if is_url else f"http://{url}")
         host, port = parts.hostname or "", parts.port or 80
     except ValueError:
         raise Invalid(f"--app {url!r}: not an address", hint=hint) from None
     if (
         parts.scheme != "http"
+        or (parts.port is None and not is_url)
         or parts.path not in ("", "/")
         or parts.query
         or parts.fragment
         or parts.username
     ):
-        raise Invalid(f"--app {url!r}: not an address of the form http://HOST:PORT", hint=hint)
+        raise Invalid(f"--app {url!r}: not an address of the form HOST:PORT or http://HOST:PORT", hint=hint)
     if not is_loopback(host):
         raise Invalid(
             f"--app {url!r}: the development proxy leads to this machine only",

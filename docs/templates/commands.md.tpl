@@ -2,7 +2,8 @@
 
 # Commands
 
-What holds for every command: [The command](../command.md). `usersctl COMMAND --help` prints the same.
+What holds for every command: [The command](../command.md). `usersctl COMMAND --help` prints the same, and
+`usersctl --help` the exit codes in short.
 
 ## Global options
 

@@ -20,7 +20,7 @@ from usersctl.config.values import BadValue
     ("text", "error"),
     [
         ("[auth]\ntokenExpiraton = 5\n", "did you mean auth.tokenExpiration?"),
-        ("nonsense = 1\n", "unknown key nonsense"),
+        ("nonsense = 1\n", "unknown key nonsense (all keys: usersctl config explain)"),
         ("[auth]\ntokenExpiration = 'soon'\n", 'auth.tokenExpiration = "soon": must be a whole number of minutes'),
         ("[passwordHashing]\nrounds = 9\n", "passwordHashing.rounds = 9: must be a whole number from 10 to 16"),
         ("tokenCleanupSchedule = '* * * *'\n", "must be five cron fields"),
@@ -31,6 +31,9 @@ from usersctl.config.values import BadValue
         ("tokenCleanupSchedule = '0 \uff12 * * *'\n", "only ASCII digits"),
         ("auth = 7\n", "must be a table of keys"),
         ("[auth\n", "not valid TOML"),
+        ("[server]\n[server]\n", "not valid TOML: table [server] stands twice (at line 2"),
+        ("[auth.oauth]\n[auth.oauth]\n", "not valid TOML: table [auth.oauth] stands twice (at line 2"),
+        ("[[webhooks]]\nname = 'a'\nurl = 'https://a.example'\n", ": webhooks[0].secrets is missing"),
         ("[mailer.auth]\npass = ''\n", "mailer.auth.pass = ***"),
         ("baseUrl = 'https://example.com/app'\n", "must be an origin"),
         ("[auth.oauth]\nerrorRedirect = '//evil.example'\n", "must be a path"),
@@ -222,9 +225,13 @@ def test_a_named_configuration_file_must_exist(usersctl: Command) -> None:
     for words in (["--config", "nowhere.toml"], ["--config", "."], ["--config", ""], ["--config="]):
         done = usersctl(*words, "list")
         assert done.code == 6
-        assert "no such configuration file" in done.stderr
+        assert (
+            "no such configuration file\n  --config names it; without that, /etc/users/users.toml or"
+            in done.stderr
+        )
     done = usersctl("list", env={"USERS_CONFIG": "/nowhere/users.toml"})
     assert (done.code, "/nowhere/users.toml" in done.stderr) == (6, True)
+    assert "\n  USERS_CONFIG names it; without that, /etc/users/users.toml or" in done.stderr
 
 
 def test_a_relative_database_of_the_file_starts_at_its_folder(usersctl: Command) -> None:

@@ -42,11 +42,11 @@ def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
     for words, code, message in (
         (("create", "staff"), 4, "Group name is taken"),
         (("create", "Staff"), 2, "Group name must be of a-z"),
-        (("show", "nobody"), 3, "Group not found"),
-        (("add", "nobody", "1"), 3, "Group not found"),
+        (("show", "nobody"), 3, "No group 'nobody'\n  see: usersctl group list"),
+        (("add", "nobody", "1"), 3, "No group 'nobody'"),
         (("add", "staff", "1", "99"), 3, "No user '99'"),
         (("remove", "staff", "eve@example.com"), 3, "No user"),
-        (("delete", "nobody", "--yes"), 3, "Group not found"),
+        (("delete", "nobody", "--yes"), 3, "No group 'nobody'"),
         (("delete", "staff"), 5, "confirm with --yes"),
     ):
         done = usersctl("group", *words)

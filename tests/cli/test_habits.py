@@ -50,6 +50,11 @@ def test_every_command_has_help_an_example_and_the_shared_options(path: tuple[st
         assert getattr(parameter, "help", None), (path, parameter.name)
 
 
+def test_the_help_of_all_ends_with_the_exit_codes(usersctl: Command) -> None:
+    help_in_lines = usersctl.ok("--help").stdout
+    assert "Exit codes: 0 done, 1 bug, 2 misuse, 3 not found, 4 taken, 5 refused, 6" in help_in_lines
+
+
 def test_help_in_a_pipe_has_no_boxes_and_is_not_cut(usersctl: Command) -> None:
     groups = [[*path, "--help"] for path, command in COMMANDS if isinstance(command, TyperGroup)]
     assert len(groups) > 5
@@ -120,6 +125,7 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
         (["list", "--sort", "age"], "'--sort': 'age' is not one of 'name', 'email', 'created', 'last-login'"),
         (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
         (["show"], "Missing argument 'USER'"),
+        (["link"], "Choose from: confirm, reset, email, invite\n"),
         (["list", "--limt", "5"], "No such option: --limt (Possible options: --limit"),
     ],
 )
@@ -563,6 +569,7 @@ def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> 
     assert complete(usersctl, "usersctl show a") == ["ada@example.com", "alan@example.com"]
     assert complete(usersctl, "usersctl delete ada@example.com e") == ["eve@example.com"]
     assert complete(usersctl, "usersctl create --role ") == ["admin", "user"]
+    assert complete(usersctl, "usersctl audit --action lock") == ["lockdown-off", "lockdown-on"]
 
 
 def test_completion_offers_a_claimed_address_to_commands_that_only_read(usersctl: Command) -> None:

@@ -280,7 +280,8 @@ def test_the_application_is_named_by_its_address(app: str, origin: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "app", ["", "8000", "http://", "http://a/b", "a b", "a:x", "ftp://a", "a;b", "a\nb", "a?b"]
+    "app",
+    ["", "8000", "a", "[::1]", "http://", "http://a/b", "a b", "a:x", "ftp://a", "a;b", "a\nb", "a?b"],
 )
 def test_an_address_that_is_none_is_refused(app: str) -> None:
     with pytest.raises(Invalid, match=r"--app .* is no address of an application"):

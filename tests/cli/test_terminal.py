@@ -8,6 +8,9 @@ from rich.cells import cell_len
 from support.commands import PASSWORD, Command
 from support.databases import add_crowd
 
+from usersctl.cli.snippet import Snippet
+from usersctl.config.settings import KEYS
+
 pytestmark = pytest.mark.slow
 
 
@@ -123,6 +126,14 @@ def test_delete_asks_for_confirmation(usersctl: Command, answer: str, code: int)
     if code == 130:
         assert screen.lines[1] == "usersctl: interrupted; nothing was done"
     assert usersctl.emails() == ([] if code == 0 else ["ada@example.com"])
+
+
+def test_an_answer_that_is_neither_yes_nor_no_is_asked_again(usersctl: Command) -> None:
+    usersctl.add("ada")
+    typed = [("[y/N]: ", "nein\n"), ("usersctl: answer y or n", ""), ("[y/N]: ", " YES \n")]
+    screen = usersctl.on_terminal("delete", "1", typed=typed)
+    assert (screen.code, usersctl.emails()) == (0, [])
+    assert "Error" not in screen.text
 
 
 # --- tables ---
@@ -241,6 +252,18 @@ def test_the_trail_on_a_terminal_begins_with_the_newest_row_and_keeps_one_line_f
     assert max(map(len, [title, *lines[:50]])) <= columns
     assert screen.lines[-1].startswith("The newest 50 rows; see more with --limit N")
     assert len(usersctl.on_terminal("audit", "--limit", "3", columns=columns).text.split("import")) == 4
+
+
+@pytest.mark.parametrize("columns", [120, 80])
+def test_a_long_fact_and_a_long_help_are_broken_between_words(usersctl: Command, columns: int) -> None:
+    screen = usersctl.on_terminal("config", "explain", "auth.secretKey", columns=columns)
+    assert max(map(len, screen.lines)) <= columns
+    meaning = screen.lines[4:]
+    assert meaning[0].startswith("meaning      The key that seals")
+    assert " ".join(line[13:] for line in meaning) == KEYS["auth.secretKey"].help
+    names = usersctl.on_terminal("snippet", "--help", columns=columns).text
+    assert set(re.findall(r"\w+", names)) >= set(Snippet)
+    assert "systemd|" not in names
 
 
 def test_no_color_prints_no_colours(usersctl: Command) -> None:

@@ -208,7 +208,7 @@ def test_tokens_are_revoked_by_user_or_by_id(with_tokens: Command) -> None:
     for number in ("3", "0", "-1", "9" * 30, "-" + "9" * 30):
         done = with_tokens("token", "revoke", "--id", number)
         assert (done.code, done.stdout) == (3, ""), number
-        assert done.stderr == "usersctl: Session not found\n  see: usersctl token list USER\n"
+        assert done.stderr == f"usersctl: No token {int(number)}\n  see: usersctl token list\n"
     done = with_tokens.ok("token", "revoke", "ada@example.com", "2")
     assert done.stdout == "Revoked 3 of ada@example.com\nRevoked 0 of eve@example.com\n"
     assert with_tokens.ok("token", "revoke", "-", "--json", stdin="1\n2\n").json == {"revoked": 0}
@@ -249,7 +249,11 @@ def test_audit_filters_by_action_and_shows_the_newest_rows(usersctl: Command) ->
     assert [row["id"] for row in usersctl.ok("audit", "--limit", "2", "--json").json] == [3, 4]
     newest = usersctl.ok("audit", "--limit", "1", "--action", "create", "--jsonl").json
     assert (newest["id"], newest["action"]) == (3, "create")
-    assert usersctl.ok("audit", "--action", "nothing", "--json").json == []
+    refused = usersctl("audit", "--action", "crete", "--json")
+    assert (refused.code, refused.stdout, refused.error["hint"]) == (2, "", "did you mean create?")
+    assert refused.error["message"].startswith("action must be one of accept-invitation, ")
+    assert usersctl("audit", "--follow", "--action", "nothing").code == 2
+    assert usersctl.ok("audit", "--action", "lockdown-on", "--json").json == []
     assert usersctl("audit", "--limit", "0").code == 2
     assert usersctl("audit", "--limit", "1", "--follow").code == 2
     assert usersctl("audit", "--limit", "1", "verify").code == 2

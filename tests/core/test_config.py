@@ -669,6 +669,9 @@ def test_user_and_password_of_the_mail_server_go_together(load_keys: LoadKeys) -
         ("passwordValidation.minLenght", "passwordValidation.minLength"),
         ("mailer.auth.password", "mailer.auth.pass"),
         ("tokenCleanupSchedul", "tokenCleanupSchedule"),
+        ("oauth.scopes", "auth.oauth"),
+        ("minlength", "passwordValidation.minLength"),
+        ("port", "server.port or mailer.port or metrics.port"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_that_is_known(

@@ -456,7 +456,10 @@ def test_the_mail_server_is_checked_up_to_the_login(
         assert severities(box.port, "wrong") == ["ok", "ok", "problem"]
     with smtp_server(Postbox()) as plain:
         assert severities(plain.port) == ["ok", "ok"]
-    assert severities(free_port(), "right") == ["problem", "unchecked", "unchecked"]
+    closed = free_port()
+    assert severities(closed, "right") == ["problem", "unchecked", "unchecked"]
+    refused = online(doctor, mailer_host="127.0.0.1", mailer_port=closed)["mail-server"].message
+    assert refused == f"127.0.0.1:{closed}: Connection refused"
     assert box.received == []
 
 

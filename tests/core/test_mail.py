@@ -682,7 +682,9 @@ def test_a_refusal_is_temporary_or_permanent(step: str, answer: str, permanent: 
 @pytest.mark.parametrize("greeting", [b"554 go away\r\n", b"421 too busy\r\n", b"hello\r\n", b"\r\n"])
 def test_a_server_without_a_greeting_is_tried_again(greeting: bytes) -> None:
     with scripted_server(lambda connection: connection.sendall(greeting)) as port:
-        assert not refused(sending(port)).permanent
+        error = refused(sending(port))
+    assert str(error).startswith(f"127.0.0.1:{port}: ")
+    assert not error.permanent
 
 
 @pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
@@ -744,7 +746,7 @@ def test_a_closed_port_is_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     error = refused(sending(port))
-    assert "Connection refused" in str(error)
+    assert str(error) == f"127.0.0.1:{port}: Connection refused"
     assert not error.permanent
 
 

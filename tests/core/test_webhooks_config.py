@@ -83,7 +83,7 @@ def test_a_mistake_is_named_by_its_key(tmp_path: Path, change: dict[str, Any], p
 
 @pytest.mark.parametrize("key", OPS)
 def test_a_key_that_is_needed_is_named(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"webhooks\[1\]\.{key} = null: must be given"):
+    with pytest.raises(ConfigError, match=rf"webhooks\[1\]\.{key} is missing$"):
         loaded(tmp_path, OPS, {name: value for name, value in (OPS | {"name": "b"}).items() if name != key})
 
 

@@ -1,4 +1,4 @@
-"""`serve --dev --app URL`: an application on this machine behind the daemon, without another proxy."""
+"""`serve --dev --app ADDRESS`: an application on this machine behind the daemon, without another proxy."""
 
 import json
 import threading
@@ -195,7 +195,7 @@ def test_a_websocket_is_refused_clearly(behind: Behind) -> None:
 def test_an_application_that_is_away_is_a_502_that_says_so(usersctl: Command) -> None:
     usersctl.configure('auth.whitelist = ["/*"]\n')
     away = f"http://127.0.0.1:{free_port()}"
-    with serving(usersctl, "--dev", "--no-samples", "--app", away) as daemon:
+    with serving(usersctl, "--dev", "--no-samples", "--app", away.removeprefix("http://")) as daemon:
         page = daemon.client().get("/x?y=1", headers={"Accept": "text/html"})
         assert page.status == 502
         for words in ("The application does not answer", away, 'href="/x?y=1"'):
@@ -219,7 +219,10 @@ def test_an_application_that_is_away_is_a_502_that_says_so(usersctl: Command) ->
         (["--dev", "--app", "http://a@127.0.0.1:5000"], "not an address of the form"),
         (["--dev", "--app", "http://127.0.0.1:x"], "not an address"),
         (["--dev", "--app", "5000"], "not an address"),
+        (["--dev", "--app", "localhost"], "not an address of the form HOST:PORT or http://HOST:PORT"),
+        (["--dev", "--app", "192.0.2.1:5000"], "the development proxy leads to this machine only"),
         (["--dev", "--app", "http://localhost:8080"], "that is the port of this daemon"),
+        (["--dev", "--app", "localhost:8080"], "that is the port of this daemon"),
     ],
 )
 def test_an_application_that_the_proxy_must_not_serve_is_refused_before_anything_is_opened(

@@ -18,11 +18,11 @@ from usersctl.cli.show.listing import print_json_array
 from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
-from usersctl.events import SIGN_IN, events_of
+from usersctl.events import ACTIONS, SIGN_IN, events_of
 from usersctl.fields import lookup_key, user_id_of
 from usersctl.models import AuditFilter, AuditRow, TokenKind
 from usersctl.text import counted
-from usersctl.trail import ACTOR, with_addresses
+from usersctl.trail import ACTOR, refuse_unknown, with_addresses
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
@@ -37,6 +37,10 @@ POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
 COMMITTED_WITHIN = timedelta(seconds=10)  # a session, after its moment: a request fails before that
 
 
+def _complete_action(incomplete: str) -> list[str]:
+    return sorted(action for action in ACTIONS if action.startswith(incomplete))
+
+
 def audit(
     ctx: Context,
     user: Annotated[
@@ -46,7 +50,10 @@ def audit(
         str | None,
         Option(metavar="NAME", help="Only rows by this actor: a user, cli:NAME, system, anonymous."),
     ] = None,
-    action: Annotated[str | None, Option(metavar="NAME", help="Only rows of this action: create, …")] = None,
+    action: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Only rows of this action: create, …", autocompletion=_complete_action),
+    ] = None,
     since: Annotated[str | None, Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")] = None,
     until: Annotated[str | None, Option(metavar="WHEN", help="Only rows before then: 7d, or a date.")] = None,
     limit: Annotated[
@@ -66,7 +73,7 @@ def audit(
     wanted = AuditFilter(
         _user_id(service, one_reference(user)) if user is not None else None,
         _actor(service, actor) if actor is not None else None,
-        action,
+        _known(service, action, follow=follow),
         _time(service, since),
         _time(service, until),
     )
@@ -257,6 +264,14 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 
 def _time(service: "Service", text: str | None) -> str | None:
     return stamp(since_when(text, service.now())) if text is not None else None
+
+
+def _known(service: "Service", action: str | None, *, follow: bool) -> str | None:
+    """The trail has no rows of sign-ins, but --follow shows them."""
+    if action is not None and not (follow and action == SIGN_IN):
+        with service.store.glance() as tx:
+            refuse_unknown(tx, action)
+    return action
 
 
 def _user_id(service: "Service", reference: str) -> int:

@@ -1,5 +1,6 @@
 """mail and link: the emails in the outbox, and links for users whom no email reaches."""
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,21 +141,21 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
 def link(
     ctx: Context,
     purpose: Annotated[
-        Purpose, Argument(metavar="confirm|reset|email|invite", help="The purpose of the link.")
+        Purpose, Argument(metavar="PURPOSE", help="The purpose of the link: confirm, reset, email or invite.")
     ],
     user: UserArgument,
 ) -> None:
     """Print a link for a user whom no email reaches.
 
-    It confirms the address of a new account, resets the password, confirms a new address that the user gave, or accepts an
-    invitation. It works once, like the link of an email.
+    It confirms the address of a new account (confirm), resets the password (reset), confirms a new address that the user
+    gave (email), or accepts an invitation (invite). It works once, like the link of an email.
     """
     from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, INVITATION, RESET
 
     run = invocation(ctx)
     service = run.service()
     account = one_user(service, user)
-    kind, hours = RESET, 0.0
+    kind, lifetime = RESET, timedelta()
     if purpose is Purpose.CONFIRM:
         _refuse_nothing_to_confirm(run, account)
         kind = CONFIRM
@@ -164,21 +165,25 @@ def link(
             raise Forbidden(f"{account.email} has no new address to confirm", hint=hint)
         kind = CONFIRM_NEW_EMAIL
     if purpose is Purpose.INVITE:
-        kind, hours = INVITATION, _hours_of_invitation(service, account)
+        kind, lifetime = INVITATION, _left_of_invitation(service, account)
     if purpose is Purpose.RESET and account.awaits_owner:
         hint = f"use: usersctl link invite {account.id}"
         raise Forbidden(f"{account.email} is invited, and has no password to reset", hint=hint)
     url = service.outbox.link(kind, account, by=run.actor)
     email = account.called if kind is CONFIRM_NEW_EMAIL else account.email
-    hours = hours or kind.lifetime.total_seconds() / 3600
-    run.out.note(f"For {email}; works once, within {hours:.0f} h:")
+    run.out.note(f"For {email}; works once, within {_in_words(lifetime or kind.lifetime)}:")
     if run.out.json:
         run.out.write_json({"url": url, "email": email, "purpose": str(purpose)})
     else:
         run.out.data(url)
 
 
-def _hours_of_invitation(service: "Service", account: User) -> float:
+def _in_words(lifetime: timedelta) -> str:
+    hours = round(lifetime / timedelta(hours=1))
+    return f"{hours // 24} days" if hours >= 48 and hours % 24 == 0 else f"{hours} h"
+
+
+def _left_of_invitation(service: "Service", account: User) -> timedelta:
     with service.store.read() as tx:
         invitation = tx.invitation_of(account.id)
         if invitation is None:
@@ -186,13 +191,14 @@ def _hours_of_invitation(service: "Service", account: User) -> float:
         if invitation.has_expired(tx.now_text):
             hint = f"use: usersctl invite resend {account.id}"
             raise Forbidden(f"The invitation of {account.email} has expired", hint=hint)
-        return (moment(invitation.expires_at) - tx.now).total_seconds() / 3600
+        return moment(invitation.expires_at) - tx.now
 
 
 def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
     activate = f"usersctl activate {account.id}"
     if not account.awaiting_confirmation:
-        raise Forbidden(f"{account.email} has nothing to confirm", hint=None if account.active else activate)
+        hint = f"see: usersctl why {account.id}" if account.active else activate
+        raise Forbidden(f"{account.email} has nothing to confirm", hint=hint)
     if not run.loaded.settings.registration_is_open:
         hint = f'add "/register" to auth.whitelist, or: {activate}'
         raise Forbidden("Registration is closed, and its confirmation with it", hint=hint)

@@ -1,5 +1,6 @@
 """The words of the snippets for proxies: where the proxy listens, what it protects, which headers it sets and strips."""
 
+import re
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 from typing import NamedTuple
@@ -18,13 +19,13 @@ Names = tuple[tuple[str, str], ...]  # of headers, each with what it holds
 
 
 def application_at(address: str) -> str:
-    """The origin of what --app names."""
-    url = address if "://" in address else f"http://{address}"
+    """The origin of what --app names: a URL, or host and port."""
+    is_url = "://" in address
     try:
-        origin: str = origin_of.check(url)
+        origin: str = origin_of.check(address if is_url else f"http://{address}")
     except BadValue:
         origin = ""
-    if not origin or address.isdigit():
+    if not origin or not (is_url or re.search(r":[0-9]+/?$", address)):
         raise Invalid(
             f"--app {address!r} is no address of an application",
             hint="such as 127.0.0.1:8000 or http://127.0.0.1:8000, without a path",

@@ -217,10 +217,19 @@ def confirm(run: Invocation, question: str, *, yes: bool) -> None:
         return
     if not run.may_ask:
         raise Forbidden(f"{question} Nothing was done", hint="confirm with --yes")
-    try:
-        agreed = typer.confirm(clean(question), err=True)
-    except typer.Abort:
-        print(file=sys.stderr)  # ends the line, as Typer does at a hidden prompt
-        raise
-    if not agreed:
+    if not is_yes(question):
         raise Forbidden("Declined; nothing was done")
+
+
+def is_yes(question: str) -> bool:
+    """Asks until the answer is yes or no; Enter alone is no."""
+    while True:
+        try:
+            answer = typer.prompt(f"{clean(question)} [y/N]", default="", show_default=False, err=True)
+        except typer.Abort:
+            print(file=sys.stderr)  # ends the line, as Typer does at a hidden prompt
+            raise
+        answer = answer.strip().lower()
+        if answer in ("y", "yes", "n", "no", ""):
+            return answer in ("y", "yes")
+        print("usersctl: answer y or n", file=sys.stderr)

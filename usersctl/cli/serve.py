@@ -20,7 +20,8 @@ def serve(
     app: Annotated[
         str | None,
         Option(
-            metavar="URL", help="With --dev: ask visitors of this application on this machine to sign in."
+            metavar="ADDRESS",
+            help="With --dev: ask visitors of this application on this machine to sign in. HOST:PORT or a URL.",
         ),
     ] = None,
     no_samples: Annotated[

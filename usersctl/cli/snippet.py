@@ -87,7 +87,7 @@ def snippet(
     app: Annotated[
         str | None,
         Option(
-            "--app", metavar="ADDRESS", help="For a proxy: the application behind it, host:port or a URL."
+            "--app", metavar="ADDRESS", help="For a proxy: the application behind it, HOST:PORT or a URL."
         ),
     ] = None,
     daemon: Annotated[
@@ -98,8 +98,8 @@ def snippet(
         list[str] | None,
         Option(
             metavar="NAME=KIND",
-            help="For a proxy: one more header with the id, email, name, role or groups of the user, beside those of "
-            "forward.headers. Repeatable.",
+            help="For a proxy: one more header with the id, email, name, role or groups of the user, or with how they "
+            "signed in (auth), beside those of forward.headers. Repeatable.",
         ),
     ] = None,
 ) -> None:

@@ -178,8 +178,8 @@ def revoke(
             if not 0 < token_id < 2**63:  # a larger number is no integer of SQLite
                 raise NotFound("Session not found")
             ended = service.sessions.revoke(token_id, by=run.actor)
-        except NotFound as error:
-            raise NotFound(str(error), hint="see: usersctl token list USER") from None
+        except NotFound:
+            raise NotFound(f"No token {token_id}", hint="see: usersctl token list") from None
         run.out.result(f"Revoked token {ended.id} of user {ended.user_id}", {"revoked": 1})
         return
     accounts = users(service, user or [])

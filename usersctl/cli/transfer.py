@@ -13,7 +13,7 @@ from typer import Argument, Context, Option
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_rows
 from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import invocation
+from usersctl.cli.questions import invocation, is_yes
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
@@ -116,7 +116,7 @@ def _adopt(
             raise
         run.close()  # nothing was written; the second try opens the database again
         run.out.note(f"{problem}.")
-        asked = typer.confirm("Did the application ask its users for confirmations?", err=True)
+        asked = is_yes("Did the application ask its users for confirmations?")
         choice = f"confirmed={problem.column if asked else ''}"
         with _foreign(run, source, table, [*columns, choice], roles) as adoption:
             _import(run, adoption.decided_rows(), adoption, plan)
@@ -265,7 +265,9 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
 
 def export(
     ctx: Context,
-    file: Annotated[str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.")] = "-",
+    file: Annotated[
+        str, Argument(metavar="[FILE|-]", help="The file to write. Default: stdout.", show_default=False)
+    ] = "-",
     form: Annotated[Format | None, Option("--format", help="Default: by the suffix; CSV on stdout.")] = None,
     with_hashes: Annotated[bool, Option("--with-hashes", help="Also the secret password hashes.")] = False,
     safe: Annotated[

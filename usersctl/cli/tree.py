@@ -126,6 +126,7 @@ SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
 def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
+    codes = ", ".join(f"{code} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     app = typer.Typer(
         name="usersctl",
         no_args_is_help=True,
@@ -133,7 +134,7 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        epilog="Example: usersctl create ada@example.com --admin",
+        epilog=f"Example: usersctl create ada@example.com --admin\n\nExit codes: {codes}.",
     )
     app.callback()(everywhere)
     groups: dict[str, typer.Typer] = {}
@@ -228,6 +229,10 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
         option.expose_value = False  # `options.take` has removed it from the command line
         option.rich_help_panel = "Everywhere"
     for command in _commands(root):
+        for parameter in command.params:
+            if parameter.metavar and hasattr(parameter.type, "choices"):
+                # In its boxes, Typer would break the choices anywhere. The help of an argument names them.
+                parameter.type.get_metavar = lambda **_: ""
         command.params += shared
         # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
         command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
@@ -294,6 +299,7 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
     hint = f"see: {path} --help"
     is_help = type(error).__name__ == "NoArgsIsHelpError"
     message = "Missing command" if is_help else error.format_message()  # it names the option
+    message = message.replace("\n\t", " ")  # choices stand one a line
     if message.startswith("No such command"):
         from usersctl.cli.guesses import command_for
 

@@ -22,6 +22,7 @@ from usersctl.config.values import (
     MASK,
     BadPart,
     BadValue,
+    MissingPart,
     connectable_host,
     origin_in,
     origin_of,
@@ -29,7 +30,7 @@ from usersctl.config.values import (
     redirect,
 )
 from usersctl.errors import ConfigError, Invalid
-from usersctl.fields import unique_keys
+from usersctl.fields import problem_of_toml, unique_keys
 from usersctl.models import OAUTH
 from usersctl.store.conninfo import Conninfo
 
@@ -104,9 +105,12 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
             part, refused = "", _as_text(value, secret=key.secret)
             if isinstance(problem, BadPart):
                 part, refused = problem.part, _as_text(problem.value)
+            told = f"{name}{part} = {refused}: {problem}"
+            if isinstance(problem, MissingPart):
+                told = f"{name}{part} {problem}"
             # A wrong flag is misuse of the command; the configuration may be right.
             error = {COMMAND_LINE: Invalid}.get(source, ConfigError)
-            raise error(f"{source}: {name}{part} = {refused}: {problem}") from None
+            raise error(f"{source}: {told}") from None
     return values
 
 
@@ -176,8 +180,9 @@ def _make_absolute(fields: dict[str, Any], origins: dict[str, Origin], file: Pat
 
 
 def find_file(config: Path | None, env: Mapping[str, str]) -> Path | None:
+    source = "--config"
     if config is None and env.get("USERS_CONFIG"):
-        config = Path(env["USERS_CONFIG"])
+        source, config = "USERS_CONFIG", Path(env["USERS_CONFIG"])
     if config is None:
         # In a folder that this process may not enter, is_file() alone would raise.
         files = (file for file in default_files(env) if os.access(file, os.F_OK))
@@ -187,7 +192,9 @@ def find_file(config: Path | None, env: Mapping[str, str]) -> Path | None:
             return config.absolute()
     except OSError as error:
         raise ConfigError(f"{config}: cannot be read: {error.strerror}") from None
-    raise ConfigError(f"{config}: no such configuration file")
+    usual = " or ".join(map(str, default_files(env)))
+    hint = f"{source} names it; without that, {usual} is used"
+    raise ConfigError(f"{config}: no such configuration file", hint=hint)
 
 
 def default_files(env: Mapping[str, str]) -> list[Path]:
@@ -240,7 +247,7 @@ def _from_file(file: Path | None) -> dict[str, Origin]:
 
             tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not valid {form}: {error}") from None
+        raise ConfigError(f"{file}: not valid {form}: {problem_of_toml(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: must hold one JSON object")
     return dict(_flattened(file, tree))
@@ -277,7 +284,8 @@ def _keys_inside(file: Path, name: str) -> list[Key]:
 
 
 def unknown_key(name: str) -> str:
-    """The message, with the nearest key or table. The letter case is what is most often wrong."""
+    """The message, with the keys or tables that end in this word, or the nearest. The letter case is what is most often
+    wrong."""
     import difflib
 
     keys = [*KEYS.values()]
@@ -285,8 +293,11 @@ def unknown_key(name: str) -> str:
     if table.startswith(PROVIDERS):
         keys = keys_of(table.removeprefix(PROVIDERS))
     names = {known.lower(): known for key in keys for known in (key.name, key.table) if known}
-    nearest = difflib.get_close_matches(name.lower(), names, n=1)
-    return f"unknown key {name}" + "".join(f" (did you mean {names[match]}?)" for match in nearest)
+    nearest = [known for known in names if known.endswith(f".{name.lower()}")]
+    nearest = nearest or difflib.get_close_matches(name.lower(), names, n=1)
+    if not nearest:
+        return f"unknown key {name} (all keys: usersctl config explain)"
+    return f"unknown key {name} (did you mean {' or '.join(names[match] for match in nearest)}?)"
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:

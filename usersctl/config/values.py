@@ -30,6 +30,13 @@ class BadPart(BadValue):
         self.value = value
 
 
+class MissingPart(BadPart):
+    """A key that must be given."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(part, None, "is missing")
+
+
 def _unchanged(value: Any) -> Any:
     return value
 

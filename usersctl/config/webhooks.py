@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from usersctl.config.values import MASK, BadPart, BadValue, boolean, kind, url_of
+from usersctl.config.values import MASK, BadPart, BadValue, MissingPart, boolean, kind, url_of
 from usersctl.events import EVENTS
 
 ALL = "*"
@@ -117,7 +117,7 @@ def _webhook(table: dict[str, Any], number: int) -> Webhook:
             raise BadPart(f"[{number}].{key}", MASK, f"unknown key, must be one of {', '.join(_KEYS)}")
     for key in _REQUIRED:
         if key not in table:
-            raise BadPart(f"[{number}].{key}", None, "must be given")
+            raise MissingPart(f"[{number}].{key}")
     fields = {}
     for key, value in table.items():
         field, check = _KEYS[key]

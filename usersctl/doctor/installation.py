@@ -170,7 +170,7 @@ class Installation:
         try:
             return within(MAIL_AT_MOST, sender.probe)
         except TimeoutError as error:
-            return Probe([], str(error))
+            return Probe([], f"{self.settings.mailer_host}: {error}")
 
     def ask_web(self, ask: "Callable[[HttpClient], T]", *, mend: str) -> T:
         from usersctl.oauth.http import HttpClient

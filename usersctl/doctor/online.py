@@ -35,12 +35,12 @@ def base_url_reachable(installation: Installation) -> Result:
 def mail_server(installation: Installation) -> Result | None:
     from usersctl.mail.smtp import Step
 
-    host = installation.settings.mailer_host
-    if host is None:
+    if installation.settings.mailer_host is None:
         return None
-    if Step.GREETED in installation.mail_probe.passed:
+    passed, error = installation.mail_probe
+    if Step.GREETED in passed:
         return ok("it answers")
-    return problem(f"{host}: {installation.mail_probe.error}", "check host, port and secure of mailer")
+    return problem(str(error), "check host, port and secure of mailer")
 
 
 def mail_starttls(installation: Installation) -> Result | None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from usersctl.config import Settings
-from usersctl.config.values import is_loopback
+from usersctl.config.values import host_and_port, is_loopback
 from usersctl.mail.sending import Undeliverable
 from usersctl.mail.writer import domain
 
@@ -47,8 +47,10 @@ class SmtpSender:
         try:
             with self._connected(passed.append):
                 return Probe(passed, None)
-        except (smtplib.SMTPException, OSError, ValueError, Undeliverable) as error:
-            return Probe(passed, _described(error))
+        except Undeliverable as error:
+            return Probe(passed, str(error))
+        except (smtplib.SMTPException, OSError, ValueError) as error:
+            return Probe(passed, self._described(error))
 
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
         del number
@@ -59,22 +61,33 @@ class SmtpSender:
             code, reply = error.recipients[recipient]
             raise Undeliverable(_one_line(code, reply), permanent=500 <= code < 600) from None
         except smtplib.SMTPDataError as error:
-            raise Undeliverable(_described(error), permanent=500 <= error.smtp_code < 600) from None
+            raise Undeliverable(self._described(error), permanent=500 <= error.smtp_code < 600) from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
             # Never permanent, because it is not about this email: the operator mends a refused login or sender.
-            raise Undeliverable(_described(error), permanent=False) from None
+            raise Undeliverable(self._described(error), permanent=False) from None
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        settings = self.settings
+        return settings.mailer_host or "", settings.mailer_port or (465 if settings.mailer_secure else 587)
+
+    def _described(self, error: Exception) -> str:
+        """The reply of the server; without one, what went wrong, and where."""
+        if isinstance(error, smtplib.SMTPResponseException):
+            return _one_line(error.smtp_code, error.smtp_error)
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return _shortened(f"{host_and_port(*self._address)}: {reason}")
 
     @contextmanager
     def _connected(self, on_step: Callable[[Step], object] = id) -> Iterator[smtplib.SMTP]:
-        settings, host = self.settings, self.settings.mailer_host or ""
+        settings, (host, port) = self.settings, self._address
         server = self._unconnected(host)
         finished = threading.Event()
         threading.Thread(target=_cut_after, args=(self.whole, server, finished), daemon=True).start()
         try:
-            default_port = 465 if settings.mailer_secure else 587
-            code, reply = server.connect(host, settings.mailer_port or default_port)
+            code, reply = server.connect(host, port)
             if code != 220:
-                raise smtplib.SMTPConnectError(code, reply)
+                raise Undeliverable(f"{host_and_port(host, port)}: {_one_line(code, reply)}", permanent=False)
             server.ehlo_or_helo_if_needed()
             on_step(Step.GREETED)
             if settings.mailer_secure or self._start_tls(server, host):
@@ -156,12 +169,6 @@ def _cut_after(seconds: float, server: smtplib.SMTP, finished: threading.Event) 
         with suppress(OSError):
             if server.sock is not None:
                 server.sock.shutdown(socket.SHUT_RDWR)
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, smtplib.SMTPResponseException):
-        return _one_line(error.smtp_code, error.smtp_error)
-    return _shortened(str(error) or type(error).__name__)
 
 
 def _one_line(code: int, reply: bytes | str) -> str:

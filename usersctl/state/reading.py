@@ -13,6 +13,7 @@ from usersctl.fields import (
     normal_group,
     normal_name,
     normal_role,
+    problem_of_toml,
     unique_keys,
 )
 from usersctl.models import Role
@@ -96,7 +97,7 @@ def _parsed(content: bytes) -> "_Reading":
         return _Reading(tomllib.loads(text), Places(text, is_json=False))
     except (ValueError, RecursionError) as error:
         # Also of a number with thousands of digits, without a place.
-        message, has_place, place = str(error).rpartition(" (at ")
+        message, has_place, place = problem_of_toml(error).rpartition(" (at ")
         if not has_place:
             message, place = place, "file)"
         raise Broken([Problem(place.removesuffix(")"), f"it is not TOML: {message}")]) from None

@@ -75,7 +75,7 @@ class UserLists(UserSearch, LoginFailures):
         """Its id, and the number of its members."""
         row = self._run("SELECT id, members FROM groups WHERE name = ?", (name,)).fetchone()
         if row is None:
-            raise Invalid("Unknown group")
+            raise Invalid("Unknown group", value=name, hint="see: usersctl group list")
         return row[0], row[1]
 
     def _candidates(self, wanted: UserFilter) -> tuple[list[int] | None, UserFilter]:

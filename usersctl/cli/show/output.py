@@ -93,11 +93,20 @@ class Output:
                 self.facts(zip(titles, row, strict=True))
 
     def facts(self, pairs: Iterable[tuple[str, Cell]]) -> None:
-        """One object, one line for each of its values."""
+        """One object, one line for each of its values. On a terminal, a long one goes on below itself."""
         lines = [(name, plain(cell)) for name, cell in pairs]
-        width = max(len(name) for name, _ in lines)
+        if not self.terminal:
+            for name, value in lines:
+                self.data(f"{name}\t{value}")
+            return
+        from shutil import get_terminal_size
+        from textwrap import wrap
+
+        width = max(len(name) for name, _ in lines) + 2
+        room = max(get_terminal_size().columns - width, 20)
         for name, value in lines:
-            self.data(f"{name:<{width}}  {value}" if self.terminal else f"{name}\t{value}")
+            parts = wrap(value, room, break_long_words=False, break_on_hyphens=False)
+            self.data(f"{name:<{width}}" + ("\n" + " " * width).join(parts))
 
     def csv_cell(self, value: Cell) -> Cell:
         """Text is unchanged in a pipe or file. On a terminal, its control characters are made visible."""
