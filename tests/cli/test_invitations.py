@@ -123,7 +123,7 @@ def test_link_invite_prints_a_working_link(usersctl: Command) -> None:
     usersctl.ok("db", "init")
     usersctl.ok("invite", ADA)
     printed = usersctl.ok("link", "invite", ADA)
-    assert "within 168 h" in printed.stderr
+    assert "within 7 days" in printed.stderr
     accept(usersctl, printed.stdout.strip(), "Ada")
     assert usersctl.ok("show", ADA, "--json").json["active"] is True
     assert usersctl("link", "invite", ADA).code == 5
