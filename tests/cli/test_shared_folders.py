@@ -1,16 +1,19 @@
 """Attacks by another user of the machine, in a folder where everybody may create files, as /tmp."""
 
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.commands import Command
 
 from usersctl.cli.files import replaced
-from usersctl.errors import Invalid
+from usersctl.errors import Invalid, StoreUnusable
+from usersctl.store import backup, database_file
 
 STRANGER = 12345
 
@@ -153,3 +156,67 @@ def test_a_pipe_of_the_shell_of_another_user_is_written_as_sudo_hands_it_over(us
     with os.fdopen(read) as exported:
         assert "ada@example.com" in exported.read()
     assert process.wait(60) == 0
+
+
+# --- the files beside a backup ---
+
+
+@pytest.fixture
+def saved(usersctl: Command, shared: Path) -> Path:
+    """A backup of root, with an account that is no admin."""
+    usersctl.add("mallory")
+    with usersctl.service() as service:
+        service.store.copy(shared / "saved.db")
+    return shared / "saved.db"
+
+
+def put_beside(saved: Path, suffix: str, folder: Path) -> Path:
+    """A log from which SQLite makes Mallory an admin."""
+    crafted = Path(shutil.copy(saved, folder / "crafted.db"))
+    with closing(database_file.connect(crafted)) as db:
+        db.execute(f"PRAGMA journal_mode = {'WAL' if suffix == '-wal' else 'DELETE'}")
+        db.execute("PRAGMA synchronous = OFF")  # the journal on the disk is complete at once
+        db.execute("UPDATE users SET role = 'admin'")
+        if suffix == "-journal":  # it holds what was there before
+            db.execute("BEGIN")
+            db.execute("UPDATE users SET role = 'user'")
+        return Path(shutil.copy(f"{crafted}{suffix}", f"{saved}{suffix}"))
+
+
+def admins(copy: Path) -> int:
+    with closing(database_file.connect(copy)) as db:
+        return int(db.execute("SELECT count(*) FROM users WHERE role = 'admin'").fetchone()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_log_of_another_user_beside_a_backup_is_refused(
+    usersctl: Command, tmp_path: Path, saved: Path, suffix: str
+) -> None:
+    log = of_stranger(put_beside(saved, suffix, tmp_path))
+    for words in (("verify", saved), ("restore", saved, "--yes")):
+        done = usersctl("db", *words)
+        assert (done.code, f"{log} belongs to another user" in done.stderr) == (6, True), done
+        assert done.stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_log_of_the_owner_of_a_backup_is_read(tmp_path: Path, saved: Path, suffix: str) -> None:
+    of_stranger(put_beside(saved, suffix, tmp_path))
+    of_stranger(saved)
+    with backup.checked_copy(saved) as (report, copy):
+        assert (report.problems, admins(copy)) == ([], 1)
+    os.chown(f"{saved}{suffix}", 0, 0)
+    with backup.checked_copy(saved) as (report, copy):
+        assert (report.problems, admins(copy)) == ([], 1)
+
+
+@pytest.mark.slow
+def test_a_link_of_another_user_to_a_log_beside_a_backup_is_refused(tmp_path: Path, saved: Path) -> None:
+    log = Path(f"{saved}-wal")
+    put_beside(saved, "-wal", tmp_path).rename(tmp_path / "other-wal")
+    log.symlink_to(tmp_path / "other-wal")
+    of_stranger(log)
+    with pytest.raises(StoreUnusable, match=f"{log} belongs to another user"):
+        backup.checked_copy(saved).__enter__()
