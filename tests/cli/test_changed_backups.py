@@ -10,6 +10,8 @@ BACK_DOOR = """
         SELECT id, x'00', 'api', '', '' FROM users WHERE role = 'admin';
     END
     """
+CHILD = "CREATE TABLE child (id INTEGER PRIMARY KEY, user_id REFERENCES users (id) ON DELETE CASCADE)"
+GRANDCHILD = "CREATE TABLE grandchild (child REFERENCES Child (id) ON DELETE SET NULL)"
 
 
 @pytest.mark.slow
@@ -23,6 +25,8 @@ BACK_DOOR = """
             "CREATE VIEW user_search_idx AS SELECT * FROM kept",
             "CREATE TRIGGER back_door INSTEAD OF INSERT ON user_search_idx",
         ],
+        [CHILD, "CREATE TRIGGER back_door AFTER DELETE ON child"],
+        [CHILD, GRANDCHILD, "CREATE TRIGGER back_door AFTER UPDATE ON Grandchild"],
     ],
 )
 def test_a_trigger_that_acts_on_a_change_of_an_account_is_found_and_not_restored(

@@ -84,6 +84,7 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
         if (match := _CREATES.match(sql))
     }
     ours = {name for kind, name in expected if kind == "table"} | _OF_THE_INDEX
+    changed = _changed_with(ours, connection)
     actual = _parts(connection)
     for (kind, name), sql in expected.items():
         if (kind, name) not in actual:
@@ -94,6 +95,20 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
         # Only on our tables: those of an older application may stand beside them.
         if table in ours and (kind, name) not in expected:
             yield f"the {kind} {name} does not belong to the table {table}"
+        elif kind == "trigger" and table in changed - ours:
+            yield f"the trigger {name} of the table {table} runs when a table of this program changes"
+
+
+def _changed_with(ours: set[str], connection: sqlite3.Connection) -> set[str]:
+    """These tables, and those of others that a foreign key changes with them."""
+    keys = connection.execute(
+        'SELECT lower(child.name), lower("table") FROM sqlite_schema AS child, pragma_foreign_key_list(child.name)'
+        " WHERE type = 'table' AND NOT (on_delete IN ('NO ACTION', 'RESTRICT') AND on_update IN ('NO ACTION', 'RESTRICT'))"
+    ).fetchall()
+    changed = set(ours)
+    while more := {child for child, parent in keys if parent in changed} - changed:
+        changed |= more
+    return changed
 
 
 def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, str]]:
