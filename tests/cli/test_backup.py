@@ -341,6 +341,7 @@ def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
         ("schema", "DROP INDEX auth_tokens_by_user"),
         ("schema", "DROP TRIGGER users_counted_out"),
         ("schema", "CREATE TRIGGER back_door AFTER INSERT ON auth_tokens BEGIN SELECT 1; END"),
+        ("schema", "CREATE INDEX back_door ON user_search_idx (segid)"),
         ("schema", "ALTER TABLE users ADD COLUMN more TEXT"),
         ("schema", "DROP TABLE audit_head"),
         ("schema", "DROP TABLE users"),
@@ -360,6 +361,25 @@ def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
     with backup.checked_copy(file) as (report, _copy):
         assert check in {problem.check for problem in report.problems}, report
         assert all(problem.message for problem in report.problems)
+
+
+def test_what_another_application_keeps_beside_the_tables_is_no_fault(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    file = tmp_path / "saved.db"
+    service.store.copy(file)
+    by_hand(
+        file,
+        "CREATE TABLE songs (title TEXT, user_id REFERENCES users (id))",
+        "CREATE INDEX songs_by_title ON songs (title)",
+        "CREATE VIRTUAL TABLE song_search USING fts5 (title)",
+        "CREATE TRIGGER songs_searched_in AFTER INSERT ON songs BEGIN INSERT INTO song_search VALUES (new.title); END",
+        "CREATE VIEW singers AS SELECT name FROM users",
+        "CREATE TRIGGER singers_in INSTEAD OF INSERT ON singers BEGIN SELECT 1; END",
+    )
+    with backup.checked_copy(file) as (report, _copy):
+        assert report.problems == []
 
 
 @pytest.mark.sqlite  # pages of a file

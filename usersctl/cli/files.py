@@ -1,9 +1,10 @@
 """Reads the files of `import`, and writes those of `export`."""
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,12 +69,14 @@ def replaced(path: Path) -> Iterator[IO[str]]:
     """A file with mode 0600 that appears when it is complete. Devices and pipes are written directly."""
     temporary = None
     try:
+        is_link = _is_own_link(path)
         if path.exists() and not path.is_file():
-            number = os.open(path, os.O_WRONLY)
+            number = _opened_directly(path, is_link=is_link)
         else:
-            final = Path(os.path.realpath(path))  # a symbolic link is kept, and its target replaced
             import tempfile
 
+            # A symbolic link is kept, and its target replaced.
+            final = Path(os.path.realpath(path)) if is_link else path
             # mkstemp creates files with mode 0600.
             number, temporary = tempfile.mkstemp(prefix=f".{final.name}.", dir=final.parent)
     except OSError as error:
@@ -92,6 +95,40 @@ def replaced(path: Path) -> Iterator[IO[str]]:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def _is_own_link(path: Path) -> bool:
+    """Refuses what another user put there, as into /tmp: a pipe to read all, or a link that chooses what is replaced.
+
+    A file of another user may stay: it is replaced, and not written to.
+    """
+    is_link = False
+    with suppress(FileNotFoundError):  # an unnamed pipe has no real path
+        status = path.lstat()
+        is_link = stat.S_ISLNK(status.st_mode)
+        _refuse_foreign(path, status)
+        _refuse_foreign(path, os.lstat(os.path.realpath(path)))
+    return is_link
+
+
+def _opened_directly(path: Path, *, is_link: bool) -> int:
+    """Another user may have put a link or a pipe there since the check, but none in the place of one's own link."""
+    if is_link:
+        return os.open(path, os.O_WRONLY)
+    number = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        _refuse_foreign(path, os.fstat(number))
+    except Invalid:
+        os.close(number)
+        raise
+    return number
+
+
+def _refuse_foreign(path: Path, status: os.stat_result) -> None:
+    is_tempting = stat.S_ISLNK(status.st_mode) or stat.S_ISFIFO(status.st_mode)
+    if is_tempting and status.st_uid not in (0, os.geteuid()):
+        hint = "name another file, or write to standard output: -"
+        raise Invalid(f"{path} belongs to another user", hint=hint)
 
 
 def _flat(name: str, value: Any) -> Cell:

@@ -1,6 +1,7 @@
 """Checks a backup or a database completely, and restores a backup while the daemon runs."""
 
 import errno
+import os
 import re
 import shutil
 import sqlite3
@@ -47,7 +48,7 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
             if file.exists() and not file.is_file() and not file.is_dir():
                 raise StoreUnusable(f"{file} is a pipe or a device, not a file")
             for suffix in ("", "-wal", "-journal"):  # a database in use has its latest changes in the log
-                if not suffix or Path(f"{file}{suffix}").is_file():
+                if not suffix or _is_beside(file, suffix):
                     shutil.copyfile(f"{file}{suffix}", f"{copy}{suffix}")
         except OSError as error:
             if error.errno == errno.ENOSPC:
@@ -61,6 +62,18 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
             message = _described(error, copy).replace(str(copy), str(file))
             report = BackupReport({}, "", [BackupProblem("file", message)])
         yield report, copy
+
+
+def _is_beside(file: Path, suffix: str) -> bool:
+    """Refuses a log that another user put there, as into /tmp: it changes what is checked and restored."""
+    log = Path(f"{file}{suffix}")
+    if not log.is_file():
+        return False
+    if log.lstat().st_uid not in (0, os.geteuid(), file.stat().st_uid):
+        raise StoreUnusable(
+            f"{log} belongs to another user", hint="move the backup, without it, to another folder"
+        )
+    return True
 
 
 def _upgrade(copy: Path) -> None:

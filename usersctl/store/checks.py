@@ -13,6 +13,8 @@ from usersctl.store.upgrade import statements
 from usersctl.text import counted
 
 _CREATES = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(TABLE|INDEX|TRIGGER) (\w+)")
+# The tables that SQLite writes with user_search. A view may have replaced one.
+_OF_THE_INDEX = {f"user_search_{part}" for part in ("data", "idx", "config")}
 MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
 
 
@@ -81,6 +83,8 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
         for sql in statements()
         if (match := _CREATES.match(sql))
     }
+    ours = {name for kind, name in expected if kind == "table"} | _OF_THE_INDEX
+    changed = _changed_with(ours, connection)
     actual = _parts(connection)
     for (kind, name), sql in expected.items():
         if (kind, name) not in actual:
@@ -89,15 +93,31 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"the {kind} {name} differs from the schema"
     for (kind, name), (table, _) in actual.items():
         # Only on our tables: those of an older application may stand beside them.
-        if ("table", table) in expected and (kind, name) not in expected:
+        if table in ours and (kind, name) not in expected:
             yield f"the {kind} {name} does not belong to the table {table}"
+        elif kind == "trigger" and table in changed - ours:
+            yield f"the trigger {name} of the table {table} runs when a table of this program changes"
+
+
+def _changed_with(ours: set[str], connection: sqlite3.Connection) -> set[str]:
+    """These tables, and those of others that a foreign key changes with them."""
+    keys = connection.execute(
+        'SELECT lower(child.name), lower("table") FROM sqlite_schema AS child, pragma_foreign_key_list(child.name)'
+        " WHERE type = 'table' AND NOT (on_delete IN ('NO ACTION', 'RESTRICT') AND on_update IN ('NO ACTION', 'RESTRICT'))"
+    ).fetchall()
+    changed = set(ours)
+    while more := {child for child, parent in keys if parent in changed} - changed:
+        changed |= more
+    return changed
 
 
 def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[str, str]]:
     """Returns the table and the SQL, without comments and line ends, of each kind and name in the schema."""
     rows = connection.execute(
-        "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence'"
-        " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
+        "SELECT type, lower(name), lower(tbl_name), sql FROM sqlite_schema WHERE sql IS NOT NULL"
+        # Only tables: a trigger may have the name of one.
+        " AND NOT (type = 'table' AND (name = 'sqlite_sequence'"
+        " OR name IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')))"
     )
     return {(kind, name): (table, _bare(sql)) for kind, name, table, sql in rows}
 
