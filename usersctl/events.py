@@ -98,6 +98,7 @@ OF_ACTION: dict[str, tuple[str, ...]] = {
     "link-invitation": (),
     "link-reset": (),
     "passkey-refused": (),
+    "passkey-rename": (),
     "restore": (),
     "rotate-key": (),
     "unlock": (),

@@ -64,7 +64,9 @@ PEOPLE = [
 def test_every_format_imports_the_same_accounts(usersctl: Command, name: str, content: str) -> None:
     done = usersctl.ok("import", written(usersctl, name, content))
     assert done.stdout == "Imported: 2 created, 0 updated, 0 skipped\n"
-    assert done.stderr == "New accounts without a password: 1; their owners set one through a reset email\n"
+    assert done.stderr == (
+        "Note: 1 new admin\nNew accounts without a password: 1; their owners set one through a reset email\n"
+    )
     ada, eve = usersctl.ok("list", "--json").json
     assert (ada["name"], ada["role"], ada["active"]) == ("Ada", "admin", True)
     assert (eve["name"], eve["role"], eve["active"]) == ("eve", "user", False)
@@ -84,6 +86,8 @@ def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
         "without_password": 1,
         "foreign_hashes": {},
         "invited": 0,
+        "admins": 0,
+        "linked": 0,
         "notes": [],
         "dry_run": False,
     }
@@ -344,6 +348,20 @@ def test_an_import_that_changes_a_password_ends_sessions(usersctl: Command) -> N
     people = f"email,password_hash\nada@example.com,{HASH}\n"
     usersctl.ok("import", "-", "--on-conflict", "update", stdin=people)
     assert usersctl.ok("token", "list").rows == []
+
+
+def test_an_import_tells_of_new_admins_and_of_links_of_existing_accounts(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    usersctl.ok("import", "-", stdin="email,role,oauth_id\neve@example.com,admin,1\n")
+    header = "email,role,oauth_id\n"
+    people = f"{header}ada@example.com,admin,2\nbob@example.com,user,\neve@example.com,admin,3\nnew@example.com,admin,4\n"
+    update = ("import", "-", "--on-conflict", "update")
+    note = "2 new admins; 2 new links of existing accounts to identity providers"
+    for options in (["--dry-run"], []):
+        assert f"Note: {note}\n" in usersctl.ok(*update, *options, stdin=people).stderr
+    assert "Note" not in usersctl.ok(*update, stdin=people).stderr  # all of that is there already
+    done = usersctl.ok(*update, "--json", stdin=f"{header}bob@example.com,admin,\n").json
+    assert (done["admins"], done["linked"], done["notes"]) == (1, 0, [])
 
 
 def test_a_dry_run_prints_the_result_and_writes_nothing(usersctl: Command) -> None:

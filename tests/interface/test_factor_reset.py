@@ -69,6 +69,26 @@ def test_a_reset_needs_a_fresh_proof(
     assert admin.delete(path_of(bob)).status == 200
 
 
+def test_a_stale_session_takes_no_factors_away_but_by_another_admin_and_that_leaves_a_trace(
+    site: Site, admin: Client, bob: User, root: User, clock: FakeClock
+) -> None:
+    add_factors(site.service, bob.id)
+    clock.move(minutes=11)
+    assert admin.delete(path_of(bob)).status == 403
+    rows = len(audit(site.service))
+    # The specification lets an admin do this with any session.
+    eve = {"email": "eve@example.com", "name": "Eve", "password": PASSWORD, "role": "admin"}
+    number = admin.post("/api/users", eve).json["user"]["id"]
+    accomplice = site.client()
+    assert accomplice.login(eve["email"], PASSWORD).status == 200
+    assert accomplice.delete(path_of(bob)).status == 200
+    assert [(row.action, row.actor, row.user_id) for row in audit(site.service)[rows:]] == [
+        ("create", f"user:{root.id}", number),
+        ("reset-factors", f"user:{number}", bob.id),
+    ]
+    assert query(site.service, "SELECT kind, email FROM outbox") == [("factors-reset", bob.email)]
+
+
 def test_no_api_token_and_no_plain_user_takes_factors_away(site: Site, bob: User, root: User) -> None:
     mine = site.signed_in(bob)
     for user in (bob, root):

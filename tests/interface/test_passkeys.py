@@ -325,6 +325,13 @@ def test_a_passkey_is_renamed_and_removed_by_its_owner_only(here: Site, ada: Per
     assert here.client().login(ADA, PASSWORD).status == 200  # without a factor the password is enough
 
 
+def test_a_renamed_passkey_is_in_the_audit_trail(here: Site, ada: Person) -> None:
+    ada.client.patch(f"{OWN}/1", {"name": "Old phone"})
+    last = audit(here.service)[-1]
+    assert (last.action, last.actor, last.user_id) == ("passkey-rename", "user:1", 1)
+    assert last.details == {"passkey": 1, "name": "Old phone"}
+
+
 def test_the_last_way_into_an_account_is_not_removed(here: Site, ada: Person) -> None:
     store_hash(here.service, here.service.accounts.get(1), UNUSABLE)
     with here.service.store.write() as tx:

@@ -172,13 +172,22 @@ def _report_done(
         if count:
             text += f", {count} {what}"
     run.out.result(text, numbers | {"dry_run": dry_run, "notes": notes} | about)
-    for note in notes:
+    for note in (*notes, *_about_rights(done)):  # JSON has the latter as numbers
         run.out.note(f"Note: {note}")
     if done.invited:
         run.out.note(f"Invited: {done.invited}; see: usersctl invite list")
     if done.without_password > done.invited:
         count = done.without_password - done.invited
         run.out.note(f"New accounts without a password: {count}; their owners set one through a reset email")
+
+
+def _about_rights(done: "Imported") -> Iterator[str]:
+    """What an operator may not expect of a file that somebody else wrote."""
+    given = [counted(done.admins, "new admin")] * (done.admins > 0)
+    if done.linked:
+        given.append(f"{counted(done.linked, 'new link')} of existing accounts to identity providers")
+    if given:
+        yield "; ".join(given)
 
 
 def _about_hashes(done: "Imported") -> Iterator[str]:

@@ -123,9 +123,10 @@ class Passkeys(NamedTuple):
         name = normal_name(name)
         with self.factors.store.write() as tx:
             admit(tx, by)
-            self.factors.owner(tx, user_id, by)
+            user = self.factors.owner(tx, user_id, by)
             if tx.rename_passkey(user_id, passkey_id, name) is None:
                 raise NotFound("Passkey not found")
+            tx.audit(by, "passkey-rename", user, passkey=passkey_id, name=name)
 
     def remove(self, user_id: int, passkey_id: int, *, by: Actor) -> None:
         with self.factors.store.write() as tx:

@@ -13,7 +13,7 @@ from usersctl.fields import name_of
 from usersctl.groups import create_group, set_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, User
+from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, Role, User
 from usersctl.passwords import BCRYPT, kind_of
 from usersctl.store.audit import Change
 from usersctl.store.transaction import Transaction
@@ -54,6 +54,8 @@ class Imported(NamedTuple):
     without_password: int
     foreign_hashes: Mapping[str, int]  # that were stored, by kind
     invited: int
+    admins: int  # new and promoted ones
+    linked: int  # identities at a provider that existing accounts got, or got in the place of another
 
 
 class Writing:
@@ -66,7 +68,7 @@ class Writing:
         self.issuers = issuers  # of the configured providers, by name
         self.first = 0  # the id of the first account that was made
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
-        self.taken = self.invited = 0
+        self.taken = self.invited = self.admins = self.linked = 0
         self.foreign_hashes: Counter[str] = Counter()
         self.unknown_groups = 0  # rows with one
         self.hint = ""
@@ -108,7 +110,7 @@ class Writing:
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
         numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
-        return Imported(*numbers, dict(self.foreign_hashes), self.invited)
+        return Imported(*numbers, dict(self.foreign_hashes), self.invited, self.admins, self.linked)
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
@@ -120,6 +122,7 @@ class Writing:
             for name in ("identities", "groups"):
                 fields.pop(name, None)
             newcomers.append(Newcomer(**fields))
+            self.admins += newcomers[-1].role == Role.ADMIN
             if "password_hash" in row:
                 self._count_hash(row)
             else:
@@ -233,6 +236,7 @@ class Writing:
         row.pop("identities", None)
         recorded = _update(self.tx, known, row, relinked=relinked)
         if recorded is not None:
+            self.admins += recorded.get("role") == Role.ADMIN
             self.changes.append((known.id, known.email, recorded))
         if groups is None:
             return recorded is not None
@@ -244,7 +248,9 @@ class Writing:
         changed = []
         for given in self._identities(known.id, row):
             stored, identity = self.tx.identity_of(known.id, given.provider), given
-            if stored is not None and stored.link == given.link:
+            if stored is None or stored.link != given.link:
+                self.linked += 1
+            else:
                 email, linked_at = given.email or stored.email, given.linked_at or stored.linked_at
                 identity = given._replace(email=email, linked_at=linked_at)
             if stored != identity:
