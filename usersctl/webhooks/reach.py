@@ -57,9 +57,10 @@ def _meant(address: IPv4Address | IPv6Address) -> Iterator[IPv4Address | IPv6Add
     if address.ipv4_mapped is not None or address in _NAT64:
         yield last
         return
-    yield address
-    if address.sixtofour is not None:
+    if address.sixtofour is not None:  # global itself to some versions of `ipaddress` only
         yield address.sixtofour
+        return
+    yield address
     if int(address) >> 32 & 0xFFFFFFFF in _ISATAP:
         yield last
 
