@@ -401,7 +401,7 @@ def test_no_application_opens_to_a_user_who_must_add_a_factor_first(
         others={"corp": {"trusts_factors": True}},
     )
     user = site.proven()
-    client = site.site.signed_in(user)
+    client, thief = site.site.signed_in(user), site.site.signed_in(user)
     page = {"X-Forwarded-Uri": "/page", "X-Forwarded-Method": "GET"}
     for query in ("", "?factors=2", "?role=user"):
         reply = client.get(VERIFY + query, headers=page)
@@ -425,3 +425,12 @@ def test_no_application_opens_to_a_user_who_must_add_a_factor_first(
     assert client.get(VERIFY, headers=page).status == 403
     assert enrol(client, clock)
     assert client.get(f"{VERIFY}?factors=2", headers=page).status == 200
+    # Another session, which began by the password alone, opens no more than before.
+    assert thief.get("/api/users/me/sessions").message == "Second factor required"
+    reply = thief.get(VERIFY, headers=page)
+    assert (reply.status, reply.header("Location")) == (401, "/second-factor?redirect=/page")
+    with hosting(Hosted(app=Gate(application, site.service))) as port:
+        gated = Client(port, cookies=dict(thief.cookies))
+        assert gated.get("/page").status == 403
+        reply = gated.get("/page", headers={"Sec-Fetch-Mode": "navigate"})
+        assert (reply.status, reply.header("Location")) == (302, "/second-factor?redirect=/page")

@@ -9,6 +9,7 @@ import pytest
 from support.commands import HASH, OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.factors import add_authenticator_apps, store_passkey
 from support.postbox import link_in, sent
+from support.tables import add_many
 
 from usersctl.invitations import BATCH
 
@@ -176,12 +177,7 @@ def test_an_account_with_a_passkey_is_not_among_those_that_nothing_opens(usersct
 
 def add_without_password(usersctl: Command, count: int) -> None:
     with usersctl.service() as service, service.store.write() as tx:
-        tx._run(
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
-            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
-            " SELECT 'user' || i || '@example.com', 'User', '!', 'user', 1, 'x', 'x' FROM n",
-            (count,),
-        )
+        add_many(tx, count)
 
 
 def test_an_interrupted_invitation_of_many_has_told_whom_it_invited(usersctl: Command) -> None:

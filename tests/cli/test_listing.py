@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.tables import add_many
 
 from usersctl.cli.invocation import Invocation
 from usersctl.clock import stamp, utc_now
@@ -52,12 +53,7 @@ def test_a_list_in_a_pipe_is_complete_and_not_cut(usersctl: Command) -> None:
 def fill(usersctl: Command, count: int) -> None:
     """So many users, each with a token and an email."""
     with usersctl.service() as service, service.store.write() as tx:
-        tx._run(
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
-            " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
-            " SELECT 'user' || i || '@example.com', 'User', '!', 'user', 1, 'x', 'x' FROM n",
-            (count,),
-        )
+        add_many(tx, count)
         tx._run(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
             " INSERT INTO outbox (kind, user_id, email, message_id, created_at, due_at)"

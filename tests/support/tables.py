@@ -11,6 +11,7 @@ from usersctl.models import AuditRow, User
 from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.store.conninfo import Conninfo
+from usersctl.store.transaction import Transaction
 
 LATER = "2999-01-01T00:00:00.000Z"
 
@@ -93,3 +94,13 @@ def plant_link(service: Service, user: User, purpose: str = "reset") -> None:
             "INSERT INTO one_time_tokens VALUES (?, ?, ?, ?, ?, ?, NULL)",
             (digest(f"{purpose} {user.id}"), purpose, user.id, user.email, LATER, LATER),
         )
+
+
+def add_many(tx: Transaction, count: int) -> None:
+    """Accounts `user1@example.com` and so on, without a password, by one statement."""
+    tx._run(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+        " INSERT INTO users (email, name, password_hash, role, active, created_at, updated_at)"
+        " SELECT 'user' || i || '@example.com', 'User', '!', 'user', 1, 'x', 'x' FROM n",
+        (count,),
+    )
