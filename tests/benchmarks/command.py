@@ -122,7 +122,7 @@ def prepared(bench: Bench, users: int) -> Path:
                 "UPDATE users SET email = ?, role = 'admin' WHERE id = ?", (f"{name}@example.com", number)
             )
     bench.usersctl(database, "update", "5", "--email", "eve@example.org")  # leaves an email in the outbox
-    bench.usersctl(database, "invite", "guest@example.com")
+    bench.usersctl(database, "invite", "guest@example.com", "--quiet")
     bench.usersctl(database, "group", "create", "staff")
     bench.usersctl(database, "group", "add", "staff", "bob@example.com")
     backup = bench.folder / "backup.db"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
-from support.daemons import free_port, serving
+from support.daemons import free_port, serving, wait_for
 from support.documentation import page, rows, same, steps
 from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
@@ -523,7 +523,8 @@ def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
         f'baseUrl = "http://127.0.0.1:{port}"\n[server]\nport = {port}\n'
         '[mailer]\nhost = "127.0.0.1"\ndefaults.from = "a@example.com"\n'
     )
-    with serving(usersctl, port=port):
+    with serving(usersctl, port=port) as daemon:
+        wait_for(lambda: daemon.events("leader"))  # the last that it writes unasked
         before = {path.name: path.stat().st_mtime_ns for path in usersctl.folder.iterdir()}
         code, findings = run_doctor(usersctl)
         assert {
