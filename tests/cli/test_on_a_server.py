@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from support import postgres
@@ -216,6 +217,45 @@ def test_a_search_path_without_a_schema_is_told(usersctl: Command, postgres_data
     for words in ("db init", "serve"):
         done = usersctl(*words.split())
         assert (done.code, "has no schema for the tables: see search_path" in done.stderr) == (6, True)
+
+
+@pytest.mark.parametrize("name", ["Our Users", "o'dd", "users-app"])
+def test_a_schema_of_any_name_holds_the_tables(usersctl: Command, postgres_database: Make, name: str) -> None:
+    database = postgres_database(empty=True)
+    with postgres.opened(database) as connection:
+        connection.run(f'CREATE SCHEMA "{name}"')
+    search_path = quote(f'-csearch_path="{name}"'.replace(" ", "\\ "))
+    there = {"USERS_DATABASE": f"{database}?options={search_path}"}
+    usersctl.ok("db", "init", env=there)
+    (ada,) = usersctl.add("ada", role="admin")
+    usersctl.ok("db", "backup", "all.db")
+    usersctl.ok("db", "restore", "all.db", "--yes", env=there)
+    assert usersctl.ok("db", "verify", env=there).stdout.startswith(there["USERS_DATABASE"])
+    # What is there is no empty database to move to.
+    refused = usersctl("db", "move", there["USERS_DATABASE"])
+    assert (refused.code, "is not empty" in refused.stderr) == (4, True)
+    with postgres.opened(database) as connection:
+        connection.run(f'SET search_path = "{name}"')
+        connection.run("UPDATE installation SET version = version - 1")
+    usersctl.ok("db", "migrate", env=there)
+    assert [row[1] for row in usersctl.ok("list", env=there).rows] == [ada.email]
+
+
+def test_tables_stay_in_their_schema_when_another_one_comes_before_it(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    """As one with the name of the role does."""
+    database = postgres_database()
+    usersctl.env["USERS_DATABASE"] = str(database)
+    usersctl.ok("create", "ada@example.com", "--name", "Ada", "--generate")
+    with postgres.opened(database) as connection:
+        connection.run("CREATE SCHEMA users; UPDATE installation SET version = version - 1")
+    usersctl.ok("db", "migrate")
+    usersctl.ok("db", "verify")
+    assert [row[1] for row in usersctl.ok("list").rows] == ["ada@example.com"]
+    with postgres.opened(database) as connection:
+        (home,) = connection.run("SELECT schemaname FROM pg_tables WHERE tablename = 'users'").fetchall()
+    assert home == ("public",)
 
 
 def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:

@@ -8,7 +8,7 @@ from usersctl.store.checks import check_on_server
 from usersctl.store.content import tables
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import Connection, ServerError
-from usersctl.store.postgres.transaction import PostgresTransaction
+from usersctl.store.postgres.transaction import HOME, PostgresTransaction
 from usersctl.store.upgrade import COUNTED
 
 NEW = "usersctl_new"  # the schema in which they are made
@@ -21,7 +21,10 @@ class NewTables:
         self._connection = connection
         self._run = connection.run
         self._tx = PostgresTransaction(connection)
-        ((self.home,),) = self._run("SELECT quote_ident(current_schema())")
+        home = self._run(f"SELECT quote_ident(nspname), oid FROM pg_namespace WHERE oid = {HOME}").fetchone()
+        if home is None:
+            raise StoreUnusable("The database has no schema for the tables: see search_path")
+        self.home, self._home = home
         self._refuse_dependents()
         self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
@@ -33,7 +36,7 @@ class NewTables:
     def _refuse_dependents(self) -> None:
         """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
         names = ", ".join(f"'{name}'" for name in _NAMES)
-        ours = f"SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relname IN ({names})"
+        ours = f"SELECT oid FROM pg_class WHERE relnamespace = {self._home} AND relname IN ({names})"
         found = self._run(
             "SELECT CAST(CAST(ev_class AS REGCLASS) AS TEXT) FROM pg_rewrite JOIN pg_depend ON objid = pg_rewrite.oid"
             " WHERE classid = CAST('pg_rewrite' AS REGCLASS) AND refclassid = CAST('pg_class' AS REGCLASS)"
@@ -57,7 +60,9 @@ class NewTables:
     def put_old_rows(self) -> None:
         """Those of the tables that are replaced, with the columns that both versions have. Triggers count anew."""
         self._make("")
-        at_home = f"FROM information_schema.columns WHERE quote_ident(table_schema) = '{self.home}'"
+        at_home = (
+            f"FROM information_schema.columns WHERE to_regnamespace(quote_ident(table_schema)) = {self._home}"
+        )
         known = set(self._run(f"SELECT table_name, column_name {at_home}")) - set(COUNTED.items())
         for table, columns in tables().items():
             names = ", ".join(column for column in columns if (table, column) in known)

@@ -12,6 +12,12 @@ from usersctl.store.user_search import FEW, pattern
 APPLICATION = "usersctl"  # the name of our connections
 ROWS_OF_DAY = 8
 SAMPLE = 200  # users
+# The schema of our tables, or the one in which they would be made: the first of the search path may be another's by now,
+# and a name with capital letters or odd signs has to be quoted.
+HOME = (
+    "coalesce((SELECT relnamespace FROM pg_class WHERE oid = to_regclass('installation')),"
+    " to_regnamespace(quote_ident(current_schema())))"
+)
 _HOLDS = "search_text LIKE ? ESCAPE '\\'"
 _HOLDS_BEHIND = (
     "substr(search_text, 3) LIKE ? ESCAPE '\\'"  # as the index has it; a line end stands before the name
@@ -79,22 +85,22 @@ class PostgresTransaction(Transaction):
     # --- the database as a whole ---
 
     def parts(self) -> set[str]:
-        """The names of tables, indexes, triggers and constraints that work, of the schema that this connection uses."""
+        """The names of tables, indexes, triggers and constraints that work, of the schema of our tables."""
         parts = self._run(
-            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema())"
+            f"SELECT relname FROM pg_class WHERE relnamespace = {HOME}"
             " AND oid NOT IN (SELECT indexrelid FROM pg_index WHERE NOT indisvalid)"
-            " UNION SELECT conname FROM pg_constraint WHERE connamespace = to_regnamespace(current_schema())"
+            f" UNION SELECT conname FROM pg_constraint WHERE connamespace = {HOME}"
             " UNION SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
-            " WHERE relnamespace = to_regnamespace(current_schema()) AND NOT tgisinternal AND tgenabled <> 'D'"
+            f" WHERE relnamespace = {HOME} AND NOT tgisinternal AND tgenabled <> 'D'"
         )
         return {name for (name,) in parts}
 
     def server(self) -> Server:
         facts = self._run(
-            "SELECT current_user, current_schema(), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
-            " CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege(current_schema(), 'CREATE')"
+            f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
+            f" CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege({HOME}, 'CREATE')"
             " AND has_database_privilege(current_database(), 'CREATE'),"
-            " (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r'"
+            f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relkind = 'r'"
             " AND NOT pg_has_role(relowner, 'USAGE')),"
             " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
@@ -118,7 +124,7 @@ class PostgresTransaction(Transaction):
         given = self._run(
             "SELECT relname, pg_sequence_last_value(CAST(pg_get_serial_sequence(relname, 'id') AS REGCLASS))"
             " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
-            " WHERE attidentity <> '' AND relnamespace = to_regnamespace(current_schema())"
+            f" WHERE attidentity <> '' AND relnamespace = {HOME}"
         )
         # A row that came with its id did not move the sequence.
         last = {
