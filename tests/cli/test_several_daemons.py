@@ -45,8 +45,13 @@ class _Answer(BaseHTTPRequestHandler):
         body = str(self.server.server_port).encode()
         self.send_response(503 if self.path == "/ready" and not self.server.is_ready else 200)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")  # nothing reaches it after its end
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -67,6 +72,29 @@ def stand_in(port: int) -> Iterator[StandIn]:
 def _away(proxy: Proxy) -> Reply | None:
     answer = proxy.visitor().get("/login")
     return answer if answer.status == 503 else None
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy"])
+def test_a_change_that_reaches_no_daemon_takes_no_other_one_along(
+    usersctl: Command, tmp_path: Path, kind: str
+) -> None:
+    """One daemon of two stops, and what comes next are changes, before the proxy has asked who is ready."""
+    needed(kind)
+    port, *ports = (free_port() for _ in range(3))
+    usersctl.configure(f'baseUrl = "http://localhost:{port}"\n')
+    words = [word for each in ports for word in ("--daemon", f"127.0.0.1:{each}")]
+    snippet = usersctl.ok("snippet", kind, *words, "--app", "127.0.0.1:9").stdout
+    with ExitStack() as stack:
+        stack.enter_context(stand_in(ports[0]))
+        with stand_in(ports[1]):
+            proxy = stack.enter_context(STARTS[kind](tmp_path, snippet, port))
+            asked = {proxy.visitor().get("/login").body.decode() for _ in range(40)}
+            assert asked == {str(each) for each in ports}
+
+        changes = [proxy.visitor().post("/api/users/session", {"email": "x"}).status for _ in range(20)]
+        assert changes.count(502) <= 1
+        assert set(changes) <= {200, 502}
+        assert {proxy.visitor().get("/login").status for _ in range(20)} == {200}
 
 
 @pytest.mark.parametrize("kind", ["nginx", "caddy"])

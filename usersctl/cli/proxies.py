@@ -51,10 +51,11 @@ def balanced(daemons: Sequence[str]) -> dict[str, str]:
         "    zone usersd 64k;",
         *(f"    server {each} max_fails=2 fail_timeout=5s;" for each in daemons),
     ]
-    lines = "".join(f"\n\t\t\t\t{line}" for line in _CADDY_BALANCE)
+    lines, once = ("".join(f"\n\t\t\t\t{line}" for line in some) for some in (_CADDY_BALANCE, _CADDY_ONCE))
     return {
         "nginx_servers": "\n".join(servers),
         "nginx_tries": _NGINX_TRIES,
+        "caddy_changes": _CADDY_CHANGES.format(daemons=" ".join(daemons), once=once),
         "caddy_balance": lines,
         "caddy_balanced": f" {{{lines}\n\t\t\t}}",
         "caddy_errors": _CADDY_ERRORS,
@@ -240,7 +241,7 @@ _NGINX_TRIES = """\
     proxy_connect_timeout 2s;
 
 """
-_OF_SEVERAL = ("nginx_tries", "caddy_balance", "caddy_balanced", "caddy_errors")
+_OF_SEVERAL = ("nginx_tries", "caddy_changes", "caddy_balance", "caddy_balanced", "caddy_errors")
 _CADDY_ERRORS = """\
 	# While no daemon is ready, for example without their database.
 	handle_errors {
@@ -251,13 +252,24 @@ _CADDY_ERRORS = """\
 		respond "{err.status_code} {err.status_text}"
 	}
 """
-_CADDY_BALANCE = (
-    "# To those that are ready; to the next one if one cannot be reached.",
+# If Caddy before 2.11.2 reaches no daemon, the body is gone at the next try, and it leaves out the daemon of that try, too:
+# https://github.com/caddyserver/caddy/issues/7546
+_CADDY_CHANGES = """\
+			# A change goes to one daemon only: Caddy before 2.11.2 cannot send its body to the next one.
+			@change not method GET HEAD
+			reverse_proxy @change {daemons} {{{once}
+			}}
+"""
+_CADDY_ONCE = (
     "health_uri /ready",
     "health_interval 2s",
     "health_timeout 3s",
-    "lb_try_duration 3s",
     "fail_duration 5s",
+)
+_CADDY_BALANCE = (
+    "# To those that are ready; to the next one if one cannot be reached.",
+    *_CADDY_ONCE,
+    "lb_try_duration 3s",
 )
 _NGINX_REDIRECT = """\
 server {{
