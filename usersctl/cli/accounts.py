@@ -9,7 +9,7 @@ from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
 from usersctl.cli.show.cells import Cell
-from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
+from usersctl.cli.show.listing import MOST, ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import name_of, newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
@@ -19,8 +19,6 @@ from usersctl.text import counted
 
 if TYPE_CHECKING:
     from usersctl.service import Service
-
-MOST = 2**62  # accounts: more than any table holds, and still an integer of SQLite
 
 
 class Sort(StrEnum):
