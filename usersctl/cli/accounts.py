@@ -20,6 +20,11 @@ from usersctl.text import counted
 if TYPE_CHECKING:
     from usersctl.service import Service
 
+OfGroup = Annotated[
+    str | None,
+    Option(metavar="GROUP", help="Only members of this group.", autocompletion=questions.complete_group),
+]
+
 
 class Sort(StrEnum):
     NAME = "name"
@@ -119,7 +124,7 @@ def list_(
             " never-signed-in accounts.",
         ),
     ] = None,
-    group: Annotated[str | None, Option(metavar="GROUP", help="Only members of this group.")] = None,
+    group: OfGroup = None,
     no_factor: Annotated[bool, Option("--no-factor", help="Only accounts without a second factor.")] = False,
     search: Annotated[str | None, Option(metavar="TEXT", help="Part of an address or a name.")] = None,
     sort: Annotated[Sort, Option(metavar="KEY", help="By name, email, created or last-login.")] = Sort.NAME,
