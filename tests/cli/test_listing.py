@@ -222,6 +222,7 @@ def test_show_takes_an_id_an_address_or_standard_input(usersctl: Command) -> Non
     assert facts["sessions"] == "0"
     assert usersctl.ok("show", "ADA@example.com", "--json").json["id"] == 1
     assert usersctl.ok("show", "-", "--json", stdin="\n ada@example.com \n").json["id"] == 1
+    assert usersctl.ok("show", "-", "--json", stdin="\ufeffada@example.com\r\n").json["id"] == 1
 
 
 def test_a_deletion_by_the_owner_is_shown_and_activating_cancels_it(usersctl: Command) -> None:
