@@ -192,6 +192,9 @@ def test_a_dated_backup_is_verified_and_replaces_the_oldest(usersctl: Command, a
     assert (len(done.stdout.splitlines()), done.stderr) == (1, "Removed 2 older backups\n")
     assert usersctl.ok("--quiet", "db", "backup", "--keep", "1", folder).stdout == ""
     assert usersctl("db", "backup", "--keep", "0", folder).code == 2
+    (left,) = folder.iterdir()
+    refused = usersctl("db", "backup", "--keep", "2", left)
+    assert (refused.code, f"{left} is no folder" in refused.stderr) == (2, True)
 
 
 def dated(folder: Path, keep: int) -> backup.DatedBackups:

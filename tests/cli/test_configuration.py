@@ -62,6 +62,15 @@ def test_a_json_file_may_hold_null_and_no_duplicate_keys(usersctl: Command) -> N
     assert usersctl("config", "check", "--config", file).code == 6
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("users.toml", 'locale = "de"'), ("users.json", '{"locale": "de"}')]
+)
+def test_a_configuration_may_begin_with_the_mark_of_utf_8(usersctl: Command, name: str, text: str) -> None:
+    file = usersctl.folder / name
+    file.write_text(f"\ufeff{text}\n")
+    assert 'locale = "de"\n' in usersctl.ok("config", "show", "--config", file).stdout
+
+
 @pytest.mark.parametrize("path", ["/login", "/", "/api/users/me", "/_tasks/"])
 def test_the_callback_cannot_take_the_path_of_another_page(usersctl: Command, path: str) -> None:
     usersctl.configure(f'[auth.oauth]\ncallbackUrl = "{path}"\n')

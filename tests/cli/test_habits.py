@@ -564,7 +564,8 @@ def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> 
     assert set(complete(usersctl, "usersctl token ")) == {"create", "list", "revoke"}
     for group in ("staff", "stand-by", "board"):
         usersctl.ok("group", "create", group)
-    assert complete(usersctl, "usersctl group show st") == ["staff", "stand-by"]
+    for command in ("group show", "list --group", "invite send --group"):
+        assert complete(usersctl, f"usersctl {command} st") == ["staff", "stand-by"], command
     assert "--json" in complete(usersctl, "usersctl list --j")
     assert complete(usersctl, "usersctl show a") == ["ada@example.com", "alan@example.com"]
     assert complete(usersctl, "usersctl delete ada@example.com e") == ["eve@example.com"]

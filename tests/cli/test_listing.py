@@ -177,9 +177,10 @@ def test_a_list_goes_on_behind_a_user(usersctl: Command) -> None:
     assert listed("--after", "3", "--sort", "created", "--desc") == by_age[3:]
     assert listed("--after", "3", "--search", "example", "--active") == listed()[1:]
     assert usersctl.ok("list", "--after", "3").rows[0][1] == "bob@example.com"
-    missing = usersctl("list", "--after", "99")
-    assert missing.code == 3
-    assert "No user 99" in missing.stderr
+    for unknown in ("99", "9" * 30):
+        missing = usersctl("list", "--after", unknown)
+        assert missing.code == 3
+        assert f"No user {unknown}" in missing.stderr
 
 
 @pytest.mark.parametrize(
@@ -221,6 +222,7 @@ def test_show_takes_an_id_an_address_or_standard_input(usersctl: Command) -> Non
     assert facts["sessions"] == "0"
     assert usersctl.ok("show", "ADA@example.com", "--json").json["id"] == 1
     assert usersctl.ok("show", "-", "--json", stdin="\n ada@example.com \n").json["id"] == 1
+    assert usersctl.ok("show", "-", "--json", stdin="\ufeffada@example.com\r\n").json["id"] == 1
 
 
 def test_a_deletion_by_the_owner_is_shown_and_activating_cancels_it(usersctl: Command) -> None:

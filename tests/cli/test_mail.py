@@ -79,6 +79,15 @@ def test_an_email_in_the_folder_is_shown_with_its_text(usersctl: Command) -> Non
         assert service.registration.confirm(link.token, ADA, by=OPERATOR).active
 
 
+def test_the_json_of_emails_has_nothing_of_webhooks(usersctl: Command) -> None:
+    register(usersctl, "ada")
+    (email,) = listed(usersctl)
+    shown = usersctl.ok("mail", "show", "1", "--json").json
+    assert shown == email | {"file": None, "subject": None, "text": None}
+    (sent,) = usersctl.ok("mail", "retry", "--json").json
+    assert set(sent) == set(email) == {*LISTED, "user_id", "finished_at", "about"}
+
+
 @pytest.mark.sqlite  # a missing file
 def test_an_email_file_of_another_database_is_not_shown(usersctl: Command) -> None:
     register(usersctl, "ada")

@@ -254,6 +254,7 @@ def test_audit_filters_by_action_and_shows_the_newest_rows(usersctl: Command) ->
     assert refused.error["message"].startswith("action must be one of accept-invitation, ")
     assert usersctl("audit", "--follow", "--action", "nothing").code == 2
     assert usersctl.ok("audit", "--action", "lockdown-on", "--json").json == []
+    assert len(usersctl.ok("audit", "--limit", "9" * 30).rows) == 4
     assert usersctl("audit", "--limit", "0").code == 2
     assert usersctl("audit", "--limit", "1", "--follow").code == 2
     assert usersctl("audit", "--limit", "1", "verify").code == 2

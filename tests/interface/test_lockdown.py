@@ -307,6 +307,7 @@ def test_lockdown_on_twice_changes_nothing_and_each_change_is_audited(usersctl: 
     assert "but root@example.com already" in usersctl.ok("lockdown", "on", "--except", "1").stdout
     status = usersctl.ok("lockdown", "status")
     assert status.stdout.startswith("The service is closed to everybody but root@example.com since 20")
+    assert usersctl.ok("lockdown", "status", "--quiet").stdout == status.stdout
     assert usersctl.ok("lockdown", "off").stdout == "The service is open again\n"
     assert usersctl.ok("lockdown", "off", "--json").json == {
         "on": False, "since": None, "actor": None, "except": None, "changed": False,

@@ -9,7 +9,7 @@ from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
 from usersctl.cli.show.cells import Cell
-from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
+from usersctl.cli.show.listing import MOST, ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import name_of, newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
@@ -20,7 +20,10 @@ from usersctl.text import counted
 if TYPE_CHECKING:
     from usersctl.service import Service
 
-MOST = 2**62  # accounts: more than any table holds, and still an integer of SQLite
+OfGroup = Annotated[
+    str | None,
+    Option(metavar="GROUP", help="Only members of this group.", autocompletion=questions.complete_group),
+]
 
 
 class Sort(StrEnum):
@@ -121,7 +124,7 @@ def list_(
             " never-signed-in accounts.",
         ),
     ] = None,
-    group: Annotated[str | None, Option(metavar="GROUP", help="Only members of this group.")] = None,
+    group: OfGroup = None,
     no_factor: Annotated[bool, Option("--no-factor", help="Only accounts without a second factor.")] = False,
     search: Annotated[str | None, Option(metavar="TEXT", help="Part of an address or a name.")] = None,
     sort: Annotated[Sort, Option(metavar="KEY", help="By name, email, created or last-login.")] = Sort.NAME,

@@ -14,7 +14,7 @@ from typer import Context, Option
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import complete_user, invocation, one_reference
 from usersctl.cli.show.cells import plain, to_json
-from usersctl.cli.show.listing import print_json_array
+from usersctl.cli.show.listing import MOST, print_json_array
 from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
@@ -82,6 +82,7 @@ def audit(
         with closing(following(service.store, wanted)) as endless:
             _print_each(run, endless, as_json=jsonl or run.out.json)
         return
+    limit = limit and min(limit, MOST)
     with service.store.read() as tx:
         if run.out.terminal and not (run.out.json or jsonl):
             _draw(run, tx, wanted, limit or ON_A_TERMINAL)

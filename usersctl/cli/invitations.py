@@ -25,6 +25,14 @@ INVITED = "Invited"
 COLUMNS = ("id", "email", "name", "role", "invited_at", "expires_at", "state", "last_email")
 
 Expires = Annotated[str | None, Option(metavar="SPAN", help="How long, from 1h to 90d. Default: 7d.")]
+IntoGroups = Annotated[
+    list[str] | None,
+    Option(
+        metavar="GROUP",
+        help="A group that the accounts are in. Repeatable.",
+        autocompletion=questions.complete_group,
+    ),
+]
 
 
 def send(
@@ -37,9 +45,7 @@ def send(
         str | None, Option(metavar="TEXT", help="Full name. Without it the owner has to give one.")
     ] = None,
     role: Annotated[Role | None, Option(help="The role of the accounts. Default: user.")] = None,
-    group: Annotated[
-        list[str] | None, Option(metavar="GROUP", help="A group that the accounts are in. Repeatable.")
-    ] = None,
+    group: IntoGroups = None,
     expires: Expires = None,
     without_password: Annotated[
         bool,

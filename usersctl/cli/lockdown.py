@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Context, Option
 
 from usersctl.cli.questions import Yes, complete_user, confirm, invocation, one_user
+from usersctl.cli.show.cells import clean
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ def status(ctx: Context) -> None:
     sentence = _sentence(lockdown)
     if lockdown is not None:
         sentence += f" since {lockdown.since}, by {lockdown.actor}"
-    run.out.result(sentence, _as_json(lockdown))
+    if run.out.json:
+        run.out.write_json(_as_json(lockdown))
+    else:
+        run.out.data(clean(sentence))  # also with --quiet: it is what was asked for
 
 
 def _sentence(lockdown: "Lockdown | None") -> str:

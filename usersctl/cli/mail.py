@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
     from usersctl.service import Service
 
+OF_EVENTS_ONLY = ("webhook", "subject", "payload")  # columns of the outbox that no email uses
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
 
 
@@ -213,7 +214,8 @@ def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
 
 
 def _as_json(queued: QueuedEmail) -> dict[str, Any]:
-    values = {name: value for name, value in queued._asdict().items() if name != "message_id"}
+    hidden = {"message_id", *OF_EVENTS_ONLY}
+    values = {name: value for name, value in queued._asdict().items() if name not in hidden}
     if queued.state != EmailState.WAITING:
         values["due_at"] = None
     return values

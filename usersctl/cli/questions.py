@@ -125,7 +125,9 @@ def expanded(references: Iterable[str]) -> Iterator[str]:
         from usersctl.transfer.rows import lines  # late: it imports csv and other formats
 
         try:
-            yield from (word for line in lines(sys.stdin, LONGEST_USER) if (word := line.strip()))
+            for line in lines(sys.stdin, LONGEST_USER):
+                if word := line.removeprefix("\ufeff").strip():  # the mark of UTF-8 that Windows writes
+                    yield word
         except Invalid as error:
             raise Invalid(f"A line on standard input is {error}, and not a user") from None
 

@@ -236,7 +236,7 @@ def _default_database(source: str, folder: Path | None) -> Origin:
 def _from_file(file: Path | None) -> dict[str, Origin]:
     if file is None:
         return {}
-    text = _text_of(file, str(file))
+    text = _text_of(file, str(file)).removeprefix("\ufeff")  # the mark of UTF-8 that Windows writes
     form = "TOML"
     try:
         if file.suffix == ".json":

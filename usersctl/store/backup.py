@@ -133,6 +133,10 @@ class DatedBackups(NamedTuple):
             database_file.to_disk(self.folder)
             self._remove_unfinished(now)
             return file, counts, self._remove_old(file)
+        except FileExistsError:
+            raise Invalid(
+                f"{self.folder} is no folder", hint="with --keep, name the folder of the backups"
+            ) from None
         except OSError as error:
             raise Invalid(f"{error.filename or self.folder}: {error.strerror}") from None
 

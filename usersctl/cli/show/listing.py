@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
 ON_A_TERMINAL = 50
+MOST = 2**62  # rows: more than any table holds, and still an integer of SQLite
 LINES_AT_ONCE = 500  # writing line by line costs more than encoding the lines
 COLUMNS: tuple[str, ...] = ("id", "email", "name", "role", "active", "created_at", "last_login_at")
 
@@ -36,7 +37,8 @@ def list_users(
         if limit is None or (after is None and not on_terminal):
             _print(run, tx.users(wanted, limit=limit, offset=(page - 1) * (limit or 0)), form)
             return
-        if after is not None and tx.user(after) is None:
+        # A larger number is no integer of the database.
+        if after is not None and (after >= 2**63 or tx.user(after) is None):
             raise NotFound(
                 f"No user {after}", hint="name the last user of the page before, or a page with --page N"
             )
