@@ -15,7 +15,10 @@ LONGEST = timedelta(days=36_500)
 def span(text: str) -> timedelta:
     match = re.fullmatch(r"([1-9][0-9]{0,6})([mhdwy])", text.strip(), re.ASCII)
     if match is None or int(match[1]) > LONGEST / _UNITS[match[2]]:
-        raise Invalid(f"{text[:60]!r} is not a duration", hint="write 30m, 12h, 90d, 2w or 1y; 100y at most")
+        raise Invalid(
+            f"{text[:60]!r} is not a duration such as 12h, 90d or 1y",
+            hint="write 30m, 12h, 90d, 2w or 1y; 100y at most",
+        )
     return int(match[1]) * _UNITS[match[2]]
 
 

@@ -323,6 +323,7 @@ def test_an_invalid_endpoint_gets_no_request(visit: Visit, provider: Hostile, en
         assert visit.failure() == "oauth_failed", url
     del provider.discovery[endpoint]
     assert visit.failure() == "oauth_failed"
+    assert visit.why() == f"the discovery document has no {endpoint}"
     assert {request.path for request in provider.arrived} == {DISCOVERY}
 
 
@@ -474,6 +475,19 @@ def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, pr
     provider.answers.clear()
     assert visit.failure(error="server_error", error_description="Out of order", code="") == "oauth_failed"
     assert visit.why() == "the provider says 'server_error': 'Out of order'"
+
+
+def test_the_log_says_what_the_status_of_an_answer_means(visit: Visit, provider: Hostile) -> None:
+    for status, value, meaning in (
+        ("302 Found", b"<html>", "answers 302, and redirects are not followed"),
+        ("307 Temporary Redirect", {}, "answers 307, and redirects are not followed"),
+        ("500 Internal Server Error", {}, "answers 500"),
+        ("500 Internal Server Error", [], "answers 500"),
+        ("502 Bad Gateway", b"<html>", "answers 502 without JSON"),
+    ):
+        provider.answers["/token"] = answer(value, status=status)
+        assert visit.failure() == "oauth_failed"
+        assert visit.why() == f"127.0.0.1 {meaning}"
 
 
 def test_an_address_without_a_word_about_its_verification_counts_only_if_the_operator_trusts_it(

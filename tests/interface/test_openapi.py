@@ -115,6 +115,13 @@ def test_the_headers_of_responses_are_documented() -> None:
                 assert "X-Request-Id" in response["headers"], (path, status)
 
 
+def test_the_refusal_of_an_inactive_account_has_its_state() -> None:
+    for name in ("session", "session/passkey", "session/second-factor"):
+        header = by_row("POST", f"/api/users/{name}")["responses"]["403"]["headers"]["X-Account-State"]
+        assert header["schema"]["enum"] == ["awaiting-confirmation", "deactivated", "deletion"]
+        assert not header.get("required")  # other refusals have the same status
+
+
 def test_links_refer_to_operations_that_exist() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)

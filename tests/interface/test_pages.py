@@ -736,6 +736,16 @@ def test_the_address_of_an_asset_changes_with_it(make_site: Callable[..., Site],
     assert len(addresses) == 2
 
 
+def test_a_browser_keeps_only_the_version_of_an_asset_that_it_asked_for(site: Site) -> None:
+    client = site.client()
+    (style,) = re.findall(r"/assets/style\.css\?v=\w+", client.get("/login").body.decode())
+    kept = client.get(style)
+    for address in ("/assets/style.css", "/assets/style.css?v=", "/assets/style.css?v=0123456789ab"):
+        other = client.get(address)
+        assert [other.status, other.body, other.header("Cache-Control")] == [200, kept.body, "no-store"]
+    assert kept.header("Cache-Control") == "public, max-age=31536000, immutable"
+
+
 def test_without_a_brand_there_are_no_brand_files(site: Site) -> None:
     assert b"brand.css" not in site.client().get("/login").body
     for name in ("brand.css", "logo", "login.html", "de.json", "__init__.py"):

@@ -115,6 +115,13 @@ def test_public_pages_are_open_to_anonymous_and_signed_in_visitors(here: House) 
         assert who(seen(here.visitor(here.ada).get(path))) == ADA
 
 
+def test_a_header_without_a_value_is_empty_and_nginx_leaves_it_out(here: House) -> None:
+    headers = seen(here.visitor().get("/about"))["headers"]
+    assert {name: value for name, value in headers.items() if name.startswith("remote-")} == (
+        {} if here.kind == "nginx" else dict.fromkeys(map(str.lower, FORGED), "")
+    )
+
+
 def test_pages_for_admins(here: House) -> None:
     nobody, ada = here.visitor(), here.visitor(here.ada)
     root = here.opened_with(here.root, "passkey")  # one of the paths may be one that needs two factors

@@ -18,6 +18,7 @@ from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp
 from usersctl.models import User
+from usersd.pages import assets
 
 EXPOSED = "Retry-After, X-Request-Id, X-Account-State, X-Awaiting-Confirmation, X-Invited"
 
@@ -635,7 +636,11 @@ def test_pages_and_assets_have_the_security_headers(site: Site) -> None:
         reply = site.client().get(path)
         assert (reply.status, reply.header("Content-Type")) == (200, f"{kind}; charset=utf-8")
         check_headers(reply)
-        assert (reply.header("Cache-Control") or "").startswith("public, max-age=")
+        assert reply.header("Cache-Control") == "no-store"  # no version in the address
+        name = path.removeprefix("/assets/")
+        kept = site.client().get(assets.address(site.service.settings, name))
+        check_headers(kept)
+        assert (kept.header("Cache-Control") or "").startswith("public, max-age=")
     assert site.client().get("/assets/layout.html").status == 404
 
 

@@ -99,7 +99,7 @@ def test_a_token_expires_after_90_days_if_nothing_else_is_said(
         ({"name": ""}, "Name is required"),
         ({"name": "a\nb"}, "Name must not contain control characters"),
         ({"name": 7}, "name must be a string"),
-        ({"expires": "soon"}, "'soon' is not a duration"),
+        ({"expires": "soon"}, "'soon' is not a duration such as 12h, 90d or 1y"),
         ({"expires": ""}, "'' is not a duration"),
         ({"expires": "0d"}, "'0d' is not a duration"),
         ({"expires": None}, "expires must not be null"),

@@ -109,6 +109,8 @@ class HttpClient:
         host = urlsplit(url).hostname
         auth = basic and _basic(*basic)
         status, body = self._request(method, url, _read, data=form, headers=headers, auth=auth)
+        if 300 <= status < 400:
+            raise refused(f"{host} answers {status}, and redirects are not followed")
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):

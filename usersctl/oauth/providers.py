@@ -270,8 +270,10 @@ def make_provider(
 
 def _endpoint(document: dict[str, Any], issuer: str | None, name: str) -> str:
     """A URL of the discovery document. Behind an https issuer it may not be http, not even one of this machine."""
+    if name not in document:
+        raise refused(f"the discovery document has no {name}")
     try:
-        url = provider_url(document.get(name))
+        url = provider_url(document[name])
     except BadValue as problem:
         raise refused(f"{name} of the discovery document {problem}") from None
     if urlsplit(issuer or "").scheme == "https" and urlsplit(url).scheme != "https":

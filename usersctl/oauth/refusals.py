@@ -20,7 +20,8 @@ def refused(reason: str, *, detail: str | None = None) -> SignInRefused:
 
 
 def refused_by_provider(reason: str, error: Any, description: Any) -> SignInRefused:
-    reason = f"{reason} {in_its_words(error, description)}"
+    if error is not None:
+        reason = f"{reason} {in_its_words(error, description)}"
     if error in WRONG_CLIENT:
         return SignInRefused(NOT_CONFIGURED, reason)
     return refused(reason)

@@ -10,7 +10,7 @@ from usersctl.service import Service
 from usersd.handlers.factors import ENROL, PASSKEY, RECOVERY_CODES, with_codes
 from usersd.handlers.session import CONFIRM_FIRST, CREDENTIAL, open_session
 from usersd.inputs import Body, NoFields, flag, required, required_object
-from usersd.openapi.operation import NEW_SESSION, OWN, SIGNING_IN, Operation
+from usersd.openapi.operation import ACCOUNT_STATE, NEW_SESSION, OWN, SIGNING_IN, Operation
 from usersd.openapi.schemas import DONE, USER, Schema, fields, model, string
 from usersd.request import Request
 
@@ -79,6 +79,7 @@ def options(request: Request, service: Service) -> dict[str, Any]:
         401: "Invalid passkey; or unknown passkey, if no account has it.",
         403: "The account is inactive, or the request comes from another site.",
     },
+    refusal_headers=ACCOUNT_STATE,
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in with a passkey, which counts as both factors. A session that the request came with ends and is replaced. A 403

@@ -5,7 +5,7 @@ from typing import Any
 from usersctl.service import Service
 from usersd.handlers.session import REMEMBERS_DEVICE, SecondFactor, open_session
 from usersd.inputs import flag
-from usersd.openapi.operation import NEW_SESSION, SIGNING_IN, Operation
+from usersd.openapi.operation import ACCOUNT_STATE, NEW_SESSION, SIGNING_IN, Operation
 from usersd.openapi.schemas import USER, array, model, string
 from usersd.request import Request
 
@@ -35,6 +35,7 @@ def methods(request: Request, service: Service) -> dict[str, Any]:
         401: "Invalid code, or no sign-in of this browser waits for a second factor.",
         403: "The account is inactive, or its app is closed after too many wrong codes.",
     },
+    refusal_headers=ACCOUNT_STATE,
 )
 def finish(request: Request, service: Service) -> dict[str, Any]:
     """Finish a sign-in with a second factor. Within ten minutes of the first step; five wrong codes end it."""

@@ -10,7 +10,7 @@ from usersctl.models import Proof, Session, TokenKind
 from usersctl.service import Service
 from usersd.access import own_path
 from usersd.inputs import Body, NoFields, flag, optional, optional_object, required
-from usersd.openapi.operation import MANAGEMENT, NEW_SESSION, OWN, PAGES, SIGNING_IN, Operation
+from usersd.openapi.operation import ACCOUNT_STATE, MANAGEMENT, NEW_SESSION, OWN, PAGES, SIGNING_IN, Operation
 from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named, string
 from usersd.pages.pages import Onward
 from usersd.request import Request
@@ -52,6 +52,7 @@ class Credentials(Body, missing="Email and password are required"):
     Credentials,
     sets_cookie=NEW_SESSION,
     refusals=_REFUSED_LOGIN,
+    refusal_headers=ACCOUNT_STATE,
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in. A session that the request came with ends and is replaced. A 403 after the right password has the header

@@ -181,6 +181,8 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
             # A client that is not a browser learns where a browser would be sent.
             location = ("Location",) if operation.redirect and status == 401 else ()
             responses[str(status)] = _refusal(status, meaning, *location)
+        for name, (why, schema) in operation.refusal_headers.get(status, {}).items():
+            responses[str(status)]["headers"][name] = {"description": why, "schema": schema}
         if status in operation.html_refusals:
             responses[str(status)]["content"][HTML] = {"schema": _STRING}
     return responses

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from usersd.inputs import Body, Query
-from usersd.openapi.schemas import Schema
+from usersd.openapi.schemas import Schema, string
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -12,6 +12,10 @@ HTML = "text/html"
 NEW_SESSION = (
     "The new session, in the cookie of the security scheme `cookie`; and the mark of a known device."
 )
+_STATES = ["awaiting-confirmation", "deactivated", "deletion"]
+ACCOUNT_STATE = {
+    403: {"X-Account-State": ("If the account is inactive: why.", string(_STATES[0], enum=_STATES))}
+}
 _NONE: Mapping[Any, Any] = {}
 
 SIGNING_IN = "Session and registration"
@@ -43,6 +47,7 @@ class Operation:
         redirect: str = "",  # where a 302 leads
         # Refusals that do not follow from the row of the table, or need other words.
         refusals: Mapping[int, str] = _NONE,
+        refusal_headers: Mapping[int, Mapping[str, tuple[str, Schema]]] = _NONE,  # that some of these have
         html_refusals: frozenset[int] = frozenset(),  # those that a browser gets as a page
         takes_session: bool = False,  # although anyone may call
         headers: Mapping[str, str] = _NONE,  # of the 200
@@ -52,7 +57,7 @@ class Operation:
     ) -> None:
         self.name, self.topic, self.answer, self.body, self.query = name, topic, answer, body, query
         self.sets_cookie, self.redirect, self.takes_session = sets_cookie, redirect, takes_session
-        self.refusals, self.html_refusals = refusals, html_refusals
+        self.refusals, self.refusal_headers, self.html_refusals = refusals, refusal_headers, html_refusals
         self.headers, self.optional_headers, self.links = headers, optional_headers, links
 
     def but(self, **others: Any) -> "Operation":

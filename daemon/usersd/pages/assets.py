@@ -34,10 +34,14 @@ _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", "
 MAX_SIZE = 512 * 1024  # of an operator's file
 
 
-@cache
 def address(settings: Settings, name: str) -> str:
     """Holds a digest of the content, so that a browser may keep the file for ever."""
-    return f"/assets/{name}?v={sha256(content(settings, name)[1]).hexdigest()[:12]}"
+    return f"/assets/{name}?v={version(settings, name)}"
+
+
+@cache
+def version(settings: Settings, name: str) -> str:
+    return sha256(content(settings, name)[1]).hexdigest()[:12]
 
 
 @cache

@@ -363,9 +363,11 @@ def asset(request: Request, _service: Service) -> Response:
     # Only these: what is compressed together with a secret would show it by its length.
     if assets.takes_gzip(request.environ.get("HTTP_ACCEPT_ENCODING", "")):
         content, encoding = assets.compressed(request.settings, name), (("Content-Encoding", "gzip"),)
+    # A page of another daemon, of a newer version, may ask for its own file here: this one must not be kept in its place.
+    is_asked_for = request.query.get("v") == assets.version(request.settings, name)
     headers = (
         ("Content-Type", media_type),
-        ("Cache-Control", "public, max-age=31536000, immutable"),
+        ("Cache-Control", "public, max-age=31536000, immutable") if is_asked_for else ALWAYS[0],
         ("Vary", "Accept-Encoding"),
         *encoding,
         *ALWAYS[1:],
