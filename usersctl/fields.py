@@ -8,6 +8,8 @@ from usersctl.errors import Invalid
 from usersctl.models import Newcomer, Role
 
 MAX_NAME = 200
+# What counts as printable and is seen as a blank.
+_FILLERS = " \u115f\u1160\u2800\u3164\ufe0f\uffa0"
 MAX_EMAIL = 320  # characters before a closer look, which takes long for long texts; a valid one has fewer
 _ROLES = frozenset(Role)
 
@@ -68,7 +70,9 @@ def lookup_key(email: str) -> str:
 
 def normal_name(value: str) -> str:
     name = value.strip()
-    if not 1 <= len(name) <= MAX_NAME:
+    # An account whose name is not visible could not be told apart, or be chosen by its name.
+    is_visible = any(character.isprintable() and character not in _FILLERS for character in name)
+    if not is_visible or len(name) > MAX_NAME:
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
     if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):

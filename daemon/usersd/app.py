@@ -87,7 +87,7 @@ class App:
             response = self._respond(request, match, route)
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a response
             response = self._error_response(request, route, error)
-        if response.status >= 400:
+        if response.status >= 400 and not (route and route.is_probe):
             response = layout.instead(request, response)
         if route is not None and route.lane is Lane.AWAY:  # there are many threads for them
             self.service.store.rest()

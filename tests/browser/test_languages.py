@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.commands import PASSWORD
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.looks import LINK, PHONE, WIDE, violations
-from support.visitors import Visitor, expect
+from support.visitors import Visitor, all_users, expect
 from support.web import Site
 
 from usersd.pages import layout, texts
@@ -62,6 +62,51 @@ def test_every_page_is_accessible_and_fits_in_every_language(house: House, visit
     )
     for path in [*FOR_ADMINS, "/users/1", "/nowhere"]:
         look(path)
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_pages_of_admins_need_no_scrolling_to_the_side_at_a_zoom_of_400_percent(
+    house: House, visit: Visit, locale: str
+) -> None:
+    site = house()
+    site.add(role="admin")
+    grace = {"email": "grace@example.com", "name": "Grace Hopper", "password": PASSWORD}
+    site.client().post("/api/users/register", grace)
+    create_user(site.service, "emmy@example.com", "Emmy", None, by=OPERATOR)
+    site.service.groups.create("staff", by=OPERATOR)
+    visitor = visit(site, viewport={"width": 320, "height": 256}, locale=locale)
+    visitor.goes("/login")
+    visitor.page.request.post(
+        visitor.base + "/api/users/session", data={"email": "ada@example.com", "password": PASSWORD}
+    )
+    for path in [*FOR_ADMINS, "/users/2", "/users/3"]:
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        assert visitor.page.evaluate(WIDE) == 0, path
+
+
+# Whether the first letter of an element is within its box.
+BEGINS_IN_SIGHT = """element => {
+  const range = document.createRange();
+  range.setStart(element.firstChild, 0);
+  range.setEnd(element.firstChild, 1);
+  const [letter, box] = [range, element].map((each) => each.getBoundingClientRect());
+  return letter.left >= box.left - 1 && letter.right <= box.right + 1;
+}"""
+
+
+def test_a_long_name_from_right_to_left_is_cut_off_at_its_end(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    create_user(site.service, "noa@example.com", "ראשון " + "שלום עולם " * 10, None, by=OPERATOR)
+    visitor = visit(site)
+    all_users(visitor)
+    name = visitor.page.locator("#users a.name", has_text="ראשון")
+    assert name.evaluate("element => element.scrollWidth > element.clientWidth")  # it is cut off
+    assert name.evaluate(BEGINS_IN_SIGHT)
+    expect(name).to_have_css("text-align", "left")  # below the others
+    visitor.goes("/users/2")
+    expect(visitor.field("Name")).to_have_css("direction", "rtl")
 
 
 def test_a_page_is_written_from_right_to_left_for_such_a_language(

@@ -159,7 +159,8 @@ def test_a_look_up_never_fails_and_finds_what_was_stored(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["A", "  Ada  ", "Ada Lovelace", "Ἄδα", "艾达", "x" * MAX_NAME, "[bold]", "A\u200dB"]
+    "written",
+    ["A", "  Ada  ", "Ada Lovelace", "Ἄδα", "艾达", "x" * MAX_NAME, "[bold]", "A\u200dB", "👩\u200d🚀"],
 )
 def test_a_name_is_trimmed_and_else_kept(written: str) -> None:
     assert normal_name(written) == written.strip()
@@ -175,6 +176,12 @@ def test_no_time_is_spent_on_the_syntax_of_a_long_address() -> None:
 
 @pytest.mark.parametrize("written", ["", "   ", "\n", "x" * (MAX_NAME + 1)])
 def test_a_name_has_1_to_200_characters(written: str) -> None:
+    with pytest.raises(Invalid, match="1 to 200 characters"):
+        normal_name(written)
+
+
+@pytest.mark.parametrize("written", ["\u200b", "\u2060 \ufeff", "\u202e", "\u3164", "\u2800", "\xad\ufe0f"])
+def test_a_name_that_nobody_could_see_is_none(written: str) -> None:
     with pytest.raises(Invalid, match="1 to 200 characters"):
         normal_name(written)
 

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support.commands import OPERATOR, Command, create_user
+from support.databases import destroy
 from support.documentation import ROOT, page
 from support.fakes import FakeClock
 from support.web import Client, Site
@@ -241,7 +242,7 @@ def test_a_browser_reads_a_refusal_as_a_page(
         (call("/nowhere", **BROWSER | {"REQUEST_METHOD": "POST"}), error_response(404, "Not found")),
         (call("/api/users/7", **BROWSER), error_response(404, "User not found")),
         (call("/_tasks/x", **BROWSER), error_response(404, "Not found")),
-        (call("/health", **BROWSER), error_response(503, "Not ready")),
+        (call("/api/users/me", **BROWSER), error_response(503, "Not now")),
         (call("/login", **BROWSER), as_json({})),
         (call("/users", **BROWSER), Response(403, b"<!doctype html>", PAGE)),
     ],
@@ -271,6 +272,21 @@ def test_a_browser_gets_refusals_as_pages(site: Site) -> None:
     for path in ("/api/nowhere", "/api", "/_tasks/nowhere", "/api/users/999"):
         assert user.get(path, headers=browser).json["statusCode"] in (403, 404)
     assert site.client().get("/nowhere", headers=browser).status == 302
+
+
+def test_a_page_without_the_database_says_so_and_leads_to_another_try(site: Site) -> None:
+    browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate", "Accept-Language": "de"}
+    ada = site.signed_in(site.add())
+    site.service.store.close()
+    destroy(site.service.settings.database)
+    plain, reply = ada.get("/account?x=1"), ada.get("/account?x=1", headers=browser)
+    assert (plain.status, plain.json["statusCode"]) == (503, 503)
+    assert (reply.status, reply.header("Retry-After")) == (503, "5")
+    page = reply.body.decode()
+    assert "<h1>Diese Website ist gerade nicht erreichbar</h1>" in page
+    assert '<a href="">Noch einmal versuchen</a>' in page  # an empty address is that of the page
+    for path in ("/api/users/me", "/ready"):
+        assert ada.get(path, headers=browser).json["statusCode"] == 503
 
 
 # --- markup ---

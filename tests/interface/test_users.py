@@ -125,6 +125,7 @@ LACKING = "Email, name and password are required"
         (NEW_USER | {"email": "ROOT@example.com"}, "Email is already registered"),
         (NEW_USER | {"name": "x" * 201}, "Name must have 1 to 200 characters"),
         (NEW_USER | {"name": "   "}, "Name must have 1 to 200 characters"),
+        (NEW_USER | {"name": "\u200b\u2060"}, "Name must have 1 to 200 characters"),
         (NEW_USER | {"name": "a\nb"}, "Name must not contain control characters"),
         (NEW_USER | {"password": "1234567"}, "Password must have at least 8 characters"),
         (NEW_USER | {"password": "ä" * 37}, "Password must be at most 72 bytes long"),

@@ -71,8 +71,8 @@ def forbidden(request: Request, why: str = "forbidden") -> Response:
 
 
 def instead(request: Request, answer: Response) -> Response:
-    """Turns a JSON 400, 403 or 404 into a page if a browser is about to show it; returns any other answer unchanged."""
-    reason = {400: "gone", 403: "closed", 404: "gone"}.get(answer.status)
+    """Turns a JSON 400, 403, 404 or 503 into a page if a browser is about to show it; returns any other answer unchanged."""
+    reason = {400: "gone", 403: "closed", 404: "gone", 503: "unavailable"}.get(answer.status)
     if reason is None or answer.headers[: len(JSON)] != JSON or is_api(request.path):
         return answer
     if not wants_a_page(request.environ, request.method):

@@ -102,6 +102,7 @@ function manageUsers() {
     if (!user.active) tags.append(" ", status.cloneNode(true));
     const link = makeLink("name", user.name, "/users/" + user.id);
     link.dataset.id = "link-" + user.id;
+    link.dir = "auto";  // a name that is cut off keeps its beginning
     const head = make("th", "who", link, make("span", "hint narrow-only", user.email), tags);
     head.scope = "row";
     const email = make("td", "email wide-only", user.email);
