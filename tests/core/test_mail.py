@@ -1,7 +1,10 @@
 """Emails: their content, how SMTP servers of all kinds receive them, and the folder for them without a server."""
 
+import email.header
+import email.policy
 import html.parser
 import os
+import re
 import socket
 import stat
 import threading
@@ -164,6 +167,23 @@ def test_a_message_is_seven_bit_with_lines_of_at_most_998_bytes(kind: str) -> No
     assert raw.isascii()
     assert max(map(len, raw.split(b"\r\n"))) <= 998
     assert b"\n" not in raw.replace(b"\r\n", b"")
+
+
+@pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
+@pytest.mark.parametrize("brand", ["Acme", "Größe, Söhne <a@b.c>", "测试" * 60, "é" * 200, "e " * 99 + "é"])
+def test_headers_have_encoded_words_of_at_most_75_characters(locale: str, brand: str) -> None:
+    for kind in KINDS:
+        message = written(kind, brand=brand, locale=locale)
+        head = message.as_bytes().partition(b"\r\n\r\n")[0]
+        assert all(len(word) <= 75 for word in re.findall(rb"=\?[^?]+\?[bq]\?[^?]*\?=", head)), kind
+        plain = email.message_from_bytes(message.as_bytes())
+        for name in ("From", "Subject"):
+            read = str(email.header.make_header(email.header.decode_header(plain[name])))
+            assert read.replace('"', "") == str(message[name]).replace('"', ""), kind
+        assert (
+            email.message_from_bytes(message.as_bytes(), policy=email.policy.SMTP)["Subject"]
+            == message["Subject"]
+        )
 
 
 def test_the_text_part_is_readable_in_the_raw_file() -> None:

@@ -7,14 +7,15 @@ import textwrap
 from contextlib import suppress
 from datetime import datetime, timedelta
 from email.errors import MessageError
+from email.header import Header
 from email.headerregistry import Address
 from email.message import EmailMessage
-from email.policy import SMTP
+from email.policy import EmailPolicy
 from email.utils import format_datetime, parseaddr
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from usersctl.colours import readable_on
@@ -26,12 +27,30 @@ from usersctl.mail.sending import Undeliverable
 PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email"}
 TEMPLATES = Path(__file__).parent / "templates"
 ACCENT = "#0b5fff"
-# Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
-# be copied from it.
-_POLICY = SMTP.clone(cte_type="7bit", max_line_length=990)
 # How a date is written in figures. A language that is not here gets the international form.
 _DATES = {"de": "%d.%m.%Y um %H:%M UTC", "es": "%d/%m/%Y a las %H:%M UTC", "fr": "%d/%m/%Y à %H:%M UTC"}
 _INTERNATIONAL = "%Y-%m-%d %H:%M UTC"
+
+
+class _Policy(EmailPolicy):
+    """Folds what is not ASCII into encoded words of at most 75 characters, as RFC 2047 has it. The folding of EmailPolicy
+    makes them as long as a line, and loses spaces between shorter ones."""
+
+    def fold_binary(self, name: str, value: Any) -> bytes:
+        if value.isascii():
+            return super().fold_binary(name, value)
+        folded = Header(header_name=name, maxlinelen=75)
+        for address in getattr(value, "addresses", ()):  # one at most
+            folded.append(address.display_name, "utf-8")
+            folded.append(f"<{address.addr_spec}>")
+        if name == "Subject":
+            folded.append(str(value), "utf-8")
+        return f"{name}: {folded.encode(linesep=self.linesep)}{self.linesep}".encode()
+
+
+# Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
+# be copied from it.
+_POLICY = _Policy(linesep="\r\n", cte_type="7bit", max_line_length=990)
 
 
 class Writer(NamedTuple):

@@ -365,9 +365,10 @@ def asset(request: Request, _service: Service) -> Response:
         content, encoding = assets.compressed(request.settings, name), (("Content-Encoding", "gzip"),)
     # A page of another daemon, of a newer version, may ask for its own file here: this one must not be kept in its place.
     is_asked_for = request.query.get("v") == assets.version(request.settings, name)
+    kept = "31536000, immutable" if is_asked_for else "60"
     headers = (
         ("Content-Type", media_type),
-        ("Cache-Control", "public, max-age=31536000, immutable") if is_asked_for else ALWAYS[0],
+        ("Cache-Control", f"public, max-age={kept}"),
         ("Vary", "Accept-Encoding"),
         *encoding,
         *ALWAYS[1:],
