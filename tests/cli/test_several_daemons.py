@@ -74,6 +74,14 @@ def _away(proxy: Proxy) -> Reply | None:
     return answer if answer.status == 503 else None
 
 
+@pytest.mark.parametrize(
+    "address", ["", "10.0.0.5", "10.0.0.5:", "[::1]", "10.0.0.5:8080/x", "a b:1", "x;y:80"]
+)
+def test_a_daemon_without_a_port_is_no_upstream(usersctl: Command, address: str) -> None:
+    refused = usersctl("snippet", "nginx", "--daemon", "10.0.0.5:8080", "--daemon", address)
+    assert (refused.code, "is no address with a port" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("kind", ["nginx", "caddy"])
 def test_a_change_that_reaches_no_daemon_takes_no_other_one_along(
     usersctl: Command, tmp_path: Path, kind: str

@@ -122,6 +122,11 @@ def test_the_refusal_of_an_inactive_account_has_its_state() -> None:
         assert not header.get("required")  # other refusals have the same status
 
 
+def test_a_login_that_a_second_factor_has_to_finish_sets_a_cookie() -> None:
+    refused = by_row("POST", "/api/users/session")["responses"]["401"]
+    assert "second step" in refused["headers"]["Set-Cookie"]["description"]
+
+
 def test_links_refer_to_operations_that_exist() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)

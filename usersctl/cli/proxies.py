@@ -38,7 +38,9 @@ def daemon_at(address: str) -> str:
     try:
         origin: str = origin_of.check(f"http://{address}")
     except BadValue:
-        raise Invalid(f"--daemon {address!r} is no address", hint="such as 10.0.0.5:8080") from None
+        origin = ""
+    if not origin or not re.search(r":\d+$", address):
+        raise Invalid(f"--daemon {address!r} is no address with a port", hint="such as 10.0.0.5:8080")
     return origin.removeprefix("http://")
 
 
