@@ -49,7 +49,7 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "XX": "has a fault, or is damaged: see its log",
 }
 _HINTS = {
-    "42501": "use the role that owns the database and its tables, or make this one its member: GRANT owner TO role",
+    "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
 }
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
