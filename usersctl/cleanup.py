@@ -1,9 +1,12 @@
 """The cleanup of what has expired: for cron, the endpoint and the daemon's schedule."""
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from usersctl.addresses import expire_claims, remove_old_registrations
@@ -37,6 +40,7 @@ class Cleaner(NamedTuple):
     some: int = 50
     hold: float = 0.014
     pause: float = 0.006  # from the end of one transaction to the next, at least
+    most: int = 1_000_000  # tokens whose ids are in memory at once, in 8 MB
     kept_failures: int = 100_000  # of failed logins on addresses without an account
 
     def stale(self, *, include_no_expiration: bool = False) -> Cleanup:
@@ -63,7 +67,7 @@ class Cleaner(NamedTuple):
         done = Cleanup(0, 0, include_no_expiration)
         try:
             with self.store.many_changes():
-                for removed in self._in_batches(by, lambda tx, some: tx.delete_expired_tokens(began, some)):
+                for removed in self._without_expired_tokens(by, began):
                     done = done._replace(expired=removed)
                     progress(removed)
                 if include_no_expiration:
@@ -98,6 +102,18 @@ class Cleaner(NamedTuple):
         remove_emails(mail_folder(self.settings), kept_since)
         return self._record(done, by, slot=slot)
 
+    def _without_expired_tokens(self, by: Actor, before: str) -> Iterator[int]:
+        """In the order of their rows: in that of their expiry, almost each would change another page of the table."""
+        removed, is_done = 0, False
+        while not is_done:
+            with self.store.read() as tx:
+                ids = array("q", tx.expired_tokens(before, self.most))
+            is_done = len(ids) < self.most
+            earlier = removed
+            for of_these in self._in_batches(by, partial(_delete_expired, iter(ids), before)):
+                removed = earlier + of_these
+                yield removed
+
     def _record(
         self, done: Cleanup, by: Actor, *, slot: datetime | None = None, is_whole: bool = True
     ) -> Cleanup:
@@ -130,3 +146,10 @@ class Cleaner(NamedTuple):
                 self.store.checkpoint()
             if not is_done:
                 time.sleep(max(0, self.pause - (time.monotonic() - free_since)))
+
+
+def _delete_expired(ids: Iterator[int], before: str, tx: Transaction, some: int) -> int:
+    removed = 0
+    while removed < some and (part := list(islice(ids, some - removed))):
+        removed += tx.delete_expired_tokens(part, before)
+    return removed

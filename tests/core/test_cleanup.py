@@ -73,6 +73,42 @@ def test_a_cleanup_removes_what_has_expired_and_counts_it(
     assert service.cleaner.run(include_no_expiration=include, by=OPERATOR) == Cleanup(0, 0, include)
 
 
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_tokens_of_many_days_are_counted_and_removed_at_their_moment(
+    service: Service, ada: User, most: int
+) -> None:
+    now = service.now()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    moments = [now + timedelta(days=days) for days in (-400, 2, -1, 1, 0, 40)]
+    moments += [midnight, midnight + timedelta(days=1), midnight - timedelta(milliseconds=1)]
+    moments += [now + timedelta(milliseconds=1)]
+    with service.store.write() as tx:
+        for number, expires in enumerate(moments):
+            row = {"kind": "session", "created_at": stamp(now), "expires_at": stamp(expires)}
+            tx.add_token(ada.id, digest(str(number)), name=stamp(expires), **row)
+    expired = sum(moment <= now for moment in moments)
+    assert service.cleaner.stale() == Cleanup(expired, 0, False)
+    with service.store.read() as tx:
+        assert tx.count_live_tokens() == len(moments) - expired
+    assert service.cleaner._replace(most=most, some=2).run(by=OPERATOR) == Cleanup(expired, 0, False)
+    assert [name for name, _ in left(service)] == sorted(stamp(moment) for moment in moments if moment > now)
+
+
+def test_a_token_that_is_prolonged_amid_a_cleanup_stays(service: Service, ada: User) -> None:
+    """As by the note of a use in another process."""
+    fill(service, ada, expired=5, live=0, endless=0)
+    later = stamp(service.now() + timedelta(days=1))
+
+    def prolong(removed: int) -> None:
+        if removed == 2:
+            with service.store.write() as tx:
+                tx._run("UPDATE auth_tokens SET expires_at = ?, name = 'prolonged' WHERE id = 4", (later,))
+
+    cleaner = service.cleaner._replace(some=2, hold=0, pause=0)
+    assert cleaner.run(by=OPERATOR, progress=prolong) == Cleanup(4, 0, False)
+    assert left(service) == [("prolonged", 1)]
+
+
 def test_counting_stale_tokens_removes_nothing(service: Service, ada: User) -> None:
     fill(service, ada, expired=2, live=1, endless=1)
     assert service.cleaner.stale(include_no_expiration=True) == Cleanup(2, 1, True)
@@ -214,6 +250,21 @@ def test_a_cleanup_that_is_interrupted_records_what_it_removed(service: Service,
     with service.store.read() as tx:
         details = [row.details for row in tx.audit_rows() if row.action == "cleanup-tokens"]
     assert details == [{"expired": 20, "no_expiration": 0, "include_no_expiration": False}]
+
+
+@pytest.mark.sqlite  # how SQLite runs a statement
+def test_tokens_that_expire_are_found_by_the_index_of_their_day(service: Service) -> None:
+    with statements(service) as run:
+        service.cleaner.stale()
+        service.cleaner.run(include_no_expiration=True, by=OPERATOR)
+        with service.store.read() as tx:
+            tx.count_live_tokens()
+            tx.idle_endless_tokens(tx.now_text, 10)
+    plans = {statement: plan(service, statement) for statement in run if "substr(expires_at" in statement}
+    assert len(plans) == 8
+    for statement, steps in plans.items():
+        assert any("auth_tokens_by_expiry" in step for step in steps), statement
+        assert not any("SCAN auth_tokens" in step for step in steps), statement
 
 
 @pytest.mark.sqlite  # how SQLite runs a statement

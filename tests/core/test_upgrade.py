@@ -23,6 +23,7 @@ from support.old_databases import (
     make_version_4,
     make_version_5,
     make_version_6,
+    make_version_7,
 )
 from support.postbox import last_link
 from werkzeug.security import generate_password_hash
@@ -701,7 +702,8 @@ def folded_forms(path: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "make_older", [make_version_2, make_version_3, make_version_4, make_version_5, make_version_6]
+    "make_older",
+    [make_version_2, make_version_3, make_version_4, make_version_5, make_version_6, make_version_7],
 )
 def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_new_database(
     path: Path, tmp_path: Path, make_older: Callable[[Path], Path]
@@ -756,7 +758,15 @@ def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "make_older",
-    [make_version_1, make_version_2, make_version_3, make_version_4, make_version_5, make_version_6],
+    [
+        make_version_1,
+        make_version_2,
+        make_version_3,
+        make_version_4,
+        make_version_5,
+        make_version_6,
+        make_version_7,
+    ],
 )
 def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callable[[Path], Path]) -> None:
     with closing(sqlite3.connect(make_older(path))) as db:

@@ -33,6 +33,10 @@ def make_version_6(path: Path) -> Path:
     return _make_older(path, 6)
 
 
+def make_version_7(path: Path) -> Path:
+    return _make_older(path, 7)
+
+
 def _make_older(path: Path, version: int) -> Path:
     """A database as a release left it, with rows in every table and ids that were given and deleted."""
     now, later = "2026-01-02T03:04:05.678Z", "2036-01-02T03:04:05.678Z"

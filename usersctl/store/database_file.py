@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from usersctl.errors import Invalid, OtherVersion, StoreUnusable, Taken
 
 # Counts up when a release changes schema.sql. Every older version is upgraded when it is opened for writing.
-VERSION = 7
+VERSION = 8
 APPLICATION_ID = 0x75737273  # "usrs": marks a database of this program, also for file(1)
 
 BUSY_SECONDS = 5.0
