@@ -471,6 +471,10 @@ def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
         (("--from", "oracle:text.csv"), "kinds are sqlite, pocketbase, django, csv"),
         (("text.csv", "--from", "csv:text.csv"), "Give a FILE, or --from"),
         (("--from", "csv:text.csv", "--map", "mail"), "expected A=B"),
+        (
+            ("--from", "csv:text.csv", "--map", "email=a", "--map", "email=b"),
+            "--map email is given twice: 'a' and 'b'",
+        ),
     ):
         done = usersctl("import", *words)
         assert (done.code, printed in done.stderr) == (2, True), done

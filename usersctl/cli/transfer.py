@@ -265,11 +265,14 @@ def _foreign(
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in given]
-    for name, equals, value in pairs:
+    pairs: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = (part.strip() for part in pair.partition("="))
         if not name or not equals:
             raise Invalid(f"{option} {name}{value}: expected A=B")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+        if pairs.setdefault(name, value) != value:
+            raise Invalid(f"{option} {name} is given twice: {pairs[name]!r} and {value!r}")
+    return pairs
 
 
 def export(
