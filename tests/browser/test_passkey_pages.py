@@ -181,6 +181,22 @@ def test_a_passkey_is_renamed_and_removed_after_it_was_used_once_more(ada: Visit
     ada.waits(lambda: phone.credentials == [])
 
 
+def test_the_question_before_a_passkey_is_removed_says_whether_the_recovery_codes_end_with_it(
+    ada: Visitor,
+) -> None:
+    end_of_codes = "your recovery codes stop working, too"
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.page.locator("#passkeys [data-act=remove]").click()
+    ada.sees(end_of_codes)
+    ada.presses("Cancel")
+    VirtualAuthenticator(ada, transport="usb", beside=phone)
+    adds_passkey(ada, first=False)
+    ada.page.locator("#passkeys [data-act=remove]").first.click()
+    ada.sees("no longer signs you in")
+    ada.misses(end_of_codes)
+
+
 def test_a_passkey_is_the_second_step_after_a_password(ada: Visitor) -> None:
     phone = VirtualAuthenticator(ada)
     adds_passkey(ada)

@@ -194,6 +194,7 @@ def test_a_change_goes_on_after_a_code(site: Site, visit: Visit, clock: FakeCloc
     ada.sees("Your authenticator app is set up.")
     clock.move(minutes=11)
     ada.presses("Remove: Authenticator app")
+    ada.sees("It is your last passkey or app, so your recovery codes stop working, too.")
     ada.page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
     ada.sees("Confirm that it is you")
     ada.has_focus_on(ada.field(CODE))
