@@ -181,6 +181,41 @@ def test_a_passkey_is_renamed_and_removed_after_it_was_used_once_more(ada: Visit
     ada.waits(lambda: phone.credentials == [])
 
 
+def test_the_page_of_a_change_that_was_not_mine_says_that_passkeys_stay(ada: Visitor, visit: Visit) -> None:
+    VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    another = "another horse battery"
+    ada.fills(Current_password=PASSWORD, New_password=another, New_password__once_more=another)
+    ada.presses("Change password")
+    ada.sees("Your password is changed.")
+    owner = visit(ada.site)
+    owner.opens_email("Your password for Acme was changed")
+    owner.sees("Passkeys that were there before stay.")
+    owner.presses("Lock everyone out")
+    owner.sees("A link to set a new one is on its way to you.")
+    owner.sees("remove passkeys that are not yours")
+    assert subjects(ada.site)[-1] == "Set a new password for Acme"
+    signs_out(ada)
+    ada.presses("Sign in with a passkey")
+    ada.is_at("/")
+
+
+def test_the_question_before_a_passkey_is_removed_says_whether_the_recovery_codes_end_with_it(
+    ada: Visitor,
+) -> None:
+    end_of_codes = "your recovery codes stop working, too"
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    ada.page.locator("#passkeys [data-act=remove]").click()
+    ada.sees(end_of_codes)
+    ada.presses("Cancel")
+    VirtualAuthenticator(ada, transport="usb", beside=phone)
+    adds_passkey(ada, first=False)
+    ada.page.locator("#passkeys [data-act=remove]").first.click()
+    ada.sees("no longer signs you in")
+    ada.misses(end_of_codes)
+
+
 def test_a_passkey_is_the_second_step_after_a_password(ada: Visitor) -> None:
     phone = VirtualAuthenticator(ada)
     adds_passkey(ada)

@@ -159,7 +159,7 @@ def test_a_user_without_a_password_confirms_at_the_provider_and_goes_on(
     clock.move(minutes=11)
     ada.expected = {403}
     ada.presses("Connect: Google")
-    ada.sees("Sign in once more.")
+    ada.sees("Before this is done, sign in once more.")
     ada.follows("Continue with Example ID")
     ada.follows("Ada Lovelace")
     ada.follows("Ada Lovelace")  # at Google: the form that was sent is sent again

@@ -10,6 +10,7 @@ from support.visitors import Visitor, expect
 from support.web import Site
 
 from usersctl.models import Newcomer
+from usersd.response import unavailable
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
@@ -59,6 +60,7 @@ def test_too_many_attempts_show_how_long_to_wait(ada: Visitor) -> None:
         ({"status": 429, "headers": {"Retry-After": "600"}}, "Please try again in 10 minutes."),
         ({"status": 429, "body": "<html>"}, "Please try again in 60 seconds."),
         ({"status": 503, "headers": {"Retry-After": "2"}}, "Please try again in 2 seconds."),
+        ({"status": 503, "body": unavailable().body.decode()}, "The site is not available right now."),
         ({"status": 500, "json": {"statusMessage": "Internal server error"}}, "Something went wrong on our side."),
         ({"status": 502, "body": "<html>"}, "Something went wrong on our side."),
         ({"status": 200, "body": "<html>a portal of somebody else's"}, "Something went wrong on our side."),

@@ -194,6 +194,7 @@ def test_a_change_goes_on_after_a_code(site: Site, visit: Visit, clock: FakeCloc
     ada.sees("Your authenticator app is set up.")
     clock.move(minutes=11)
     ada.presses("Remove: Authenticator app")
+    ada.sees("It is your last passkey or app, so your recovery codes stop working, too.")
     ada.page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
     ada.sees("Confirm that it is you")
     ada.has_focus_on(ada.field(CODE))
@@ -331,6 +332,27 @@ def test_a_set_up_goes_on_after_a_sign_in_at_the_provider(
     ada.signs_in_by_provider()
     ada.is_at("/account?confirmed")
     ada.sees("Scan this with the app on your phone.")
+
+
+def test_a_set_up_after_a_sign_in_at_the_provider_leads_to_the_requested_page(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house(second_factor="everyone")
+    site.add(role="admin")
+    ada = visit(site)
+    ada.expected = {403}
+    ada.signs_in_by_provider(at="/users?search=a%26d&role=admin")
+    ada.sees("Before you can go on, your account needs a second step")
+    clock.move(minutes=11)
+    ada.presses("Set up an app")
+    ada.sees("Confirm that it is you")
+    ada.signs_in_by_provider()
+    ada.has_focus_on(ada.field("Code that the app shows now"))
+    app = App(ada.page.locator("#totp-key").inner_text(), clock)
+    ada.fills(Code_that_the_app_shows_now=app.code())
+    ada.page.keyboard.press("Enter")
+    keeps_codes(ada)
+    ada.is_at("/users?search=a%26d&role=admin")
 
 
 def test_a_sign_in_through_a_provider_asks_for_the_second_factor_and_goes_on(

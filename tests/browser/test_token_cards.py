@@ -112,6 +112,7 @@ def test_a_token_needs_a_fresh_proof_in_a_dialog_and_goes_on(
     opens_form(ada, "backup")
     ada.presses("Make token")
     ada.sees("Confirm that it is you")
+    ada.misses("This changes how you sign in.")  # a token does not
     ada.page.locator("#proof-password").fill(PASSWORD)
     ada.presses("Confirm")
     expect(ada.page.get_by_role("dialog", name="Your new token")).to_be_visible()

@@ -174,4 +174,6 @@ def test_a_refused_link_ends_at_the_profile_with_its_reason(site: OAuthSite) -> 
     url = browser.client.post("/api/users/me/identities/second", {}).json["url"]
     reply = browser.callback(browser.cancel(url))
     assert reply.header("Location") == "/account?error=oauth_failed"
-    assert "was cancelled" in html(browser.client, "/account?error=oauth_failed")
+    page = html(browser.client, "/account?error=oauth_failed")
+    assert "was cancelled" in page
+    assert "sign in with a password" not in page  # of no use to a visitor who is signed in

@@ -20,6 +20,11 @@ class Shown(NamedTuple):
         return bool(self.totp or self.passkeys)
 
     @property
+    def ends_codes(self) -> bool:
+        """Whether the recovery codes end with the next factor that is removed."""
+        return self.codes > 0 and bool(self.totp) + len(self.passkeys) == 1
+
+    @property
     def methods(self) -> list[str]:
         has = {"totp": self.totp, "recovery": self.codes, "passkey": self.passkeys}
         return [name for name, is_there in has.items() if is_there]

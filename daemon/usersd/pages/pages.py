@@ -239,19 +239,20 @@ def profile(request: Request, service: Service) -> Response:
     has_password = service.recovery.has_password(user.id)
     connections = service.identities.connections(user.id)
     linked = {one.name: one for one in connections if one.is_linked}
+    then = own_path(query.redirect)
     return layout.page(
         request,
         "profile",
         width="middle",
         has_password=has_password,
         connections=connections,
-        proofs=proofs(request, connections),
+        proofs=proofs(request, connections, then),
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
         **factors_page.content(request, service),
         device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
-        then=own_path(query.redirect),
+        then=then,
         ended_password=not has_password and service.identities.has_ended_password(user),
         connected=linked.get(query.linked or ""),
         error=_why_refused(words, query.error, request.take_reason() if query.error else ""),

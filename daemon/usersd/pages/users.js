@@ -203,7 +203,9 @@ function manageUsers() {
     const about = `${t("users.chosen", values)} (${emails}). ${t(question, values)}`;
     const back = () => chosen.size ? button : choosePage;
     const look = HARMLESS.includes(action) ? "" : "danger";
-    if (!await sure(button.textContent, about, button.textContent, back, look)) return;
+    // The dots of a button promise a question. The button of the question acts.
+    const act = button.textContent.replace(/\s*…$/, "");
+    if (!await sure(act, about, act, back, look)) return;
     const body = { ids: [...chosen.keys()], action };
     if (action.endsWith("-group")) body.group = values.group;
     let isGone = false;

@@ -34,8 +34,12 @@ def ways_to(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
     return ways
 
 
-def proofs(request: Request, connections: Iterable["Connection"]) -> list[Way]:
-    """The providers where a new sign-in proves who the user is. It ends at this page, whose script goes on."""
+def proofs(request: Request, connections: Iterable["Connection"], then: str = "") -> list[Way]:
+    """The providers where a new sign-in proves who the user is. It ends at this page, whose script goes on.
+
+    `then`: the page that this one leads to in the end.
+    """
     linked = {connection.name for connection in connections if connection.is_linked}
     providers = [provider for provider in request.settings.providers if provider.name in linked]
-    return ways_to(providers, f"{request.path}?confirmed")
+    onward = f"&{urlencode({'redirect': then})}" if then else ""
+    return ways_to(providers, f"{request.path}?confirmed{onward}")
