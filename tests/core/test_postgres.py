@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.daemons import wait_for
 
 from usersctl.errors import Busy, NotFound, OtherVersion, ServerAway, StoreUnusable, UsersError
 from usersctl.lockdown import Lockdowns
-from usersctl.models import SYSTEM, Newcomer
+from usersctl.models import SYSTEM, Newcomer, UserFilter
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -136,6 +137,53 @@ def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Con
         second.write(patience=0.1),
     ):
         pass
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_writer_that_waited_sees_what_the_one_before_has_done_whatever_the_database_is_set_to(
+    database: Conninfo, isolation: str
+) -> None:
+    set_for_all(database, "default_transaction_isolation", isolation)
+    with closing(open_store(database)) as store, closing(open_store(database)) as other:
+        with other.write() as tx:
+            tx.add_user(Newcomer("ada@example.com", "Ada"))
+        second = threading.Thread(target=count_in_change, args=[store, counted := list[int]()])
+        with other.write() as tx:
+            second.start()
+            wait_for(lambda: waiting_for_a_lock(database))
+            tx.delete_user(1)
+        second.join()
+    assert counted == [0]
+
+
+def test_a_search_works_with_the_old_rules_for_backslashes(database: Conninfo) -> None:
+    set_for_all(database, "standard_conforming_strings", "off")
+    with closing(open_store(database)) as store:
+        with store.write() as tx:
+            tx.add_user(Newcomer("ada@example.com", "Ada"))
+        with store.read() as tx:
+            assert [user.id for user in tx.page(UserFilter(search="ada")).users] == [1]
+
+
+def set_for_all(database: Conninfo, name: str, value: str) -> None:
+    """As an administrator of the server does, for each connection from now on."""
+    with postgres.opened(database) as connection:
+        (own,) = connection.run("SELECT quote_ident(current_database())").fetchone() or ("",)
+        connection.run(f"ALTER DATABASE {own} SET {name} = '{value}'")
+
+
+def count_in_change(store: Store, counted: list[int]) -> None:
+    with store.write() as tx:
+        counted.append(tx.count_rows("users"))
+
+
+def waiting_for_a_lock(database: Conninfo) -> bool:
+    with postgres.opened(database) as connection:
+        waiting = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        return connection.run(waiting).fetchone() == (1,)
 
 
 def test_an_error_rolls_everything_back(store: Store) -> None:
