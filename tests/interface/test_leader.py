@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
