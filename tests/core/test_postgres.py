@@ -15,9 +15,12 @@ import pytest
 from support import postgres
 from support.daemons import wait_for
 
+from usersctl.config import Settings
 from usersctl.errors import Busy, NotFound, OtherVersion, ServerAway, StoreUnusable, UsersError
 from usersctl.lockdown import Lockdowns
-from usersctl.models import SYSTEM, Newcomer, UserFilter
+from usersctl.mail.kinds import EmailQueue
+from usersctl.models import OAUTH, SYSTEM, Identity, Newcomer, UserFilter
+from usersctl.oauth.identities import Identities
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -25,6 +28,8 @@ from usersctl.store.postgres import dialect
 from usersctl.store.store import Store
 
 Make = Callable[..., Conninfo]
+
+ISSUER = "https://id.example.com"
 
 
 @pytest.fixture
@@ -421,6 +426,28 @@ def test_a_lockdown_may_take_longer_than_other_changes(database: Conninfo, store
     assert Lockdowns(store).state() is not None
     with pytest.raises(StoreUnusable, match="takes too long"), store.write() as tx:
         tx.delete_all_sessions()
+
+
+def test_a_start_binds_the_links_of_a_large_service_however_long_that_takes(
+    database: Conninfo, store: Store
+) -> None:
+    with store.write() as tx:
+        ada = tx.add_user(Newcomer("ada@example.com", "Ada"))
+        tx.add_identities([Identity(ada.id, OAUTH, "", "1001")])
+    with postgres.opened(database) as connection:
+        connection.run(
+            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';"
+            " CREATE TRIGGER slowly BEFORE UPDATE ON identities EXECUTE FUNCTION slowly()"
+        )
+    with store.glance() as tx:
+        tx._connection.limit(0.2)
+    provider = {"oauth_client_id": "users", "oauth_client_secret": "secret", "oauth_issuer": ISSUER}
+    settings = Settings(database=database, base_url="http://127.0.0.1:8080", **provider)
+    (bound,) = Identities(store, settings, EmailQueue()).bind()
+    assert (bound.now, bound.elsewhere) == (1, 0)
+    with store.read() as tx:
+        assert [identity.issuer for identity in tx.identities_of(ada.id)] == [ISSUER]
 
 
 def test_every_connection_has_the_name_by_which_a_move_ends_it(database: Conninfo) -> None:
