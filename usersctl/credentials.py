@@ -10,13 +10,14 @@ from usersctl.models import Actor, Identity, OneTimeToken, User
 from usersctl.store.transaction import Transaction
 
 
-def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bool = False) -> None:
-    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links.
+def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bool = False) -> int:
+    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links. Returns how
+    many sessions and tokens ended.
 
     The user's devices are forgotten, because one of them may be a thief's. A claim to another address ends as well, unless
     it is the owner with session `but` who goes on.
     """
-    tx.delete_tokens_of(user.id, but=but)
+    ended = tx.delete_tokens_of(user.id, but=but)
     tx.forget_devices(user.id)
     tx.drop_links(user.id)
     if but is None:
@@ -25,6 +26,7 @@ def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bo
     if notices:  # the "this wasn't me" links end, too, and the reservations that are for them
         tx.drop_notices(user.id)
         tx.free_reserved(user.id)
+    return ended
 
 
 def end_links(

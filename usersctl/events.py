@@ -108,11 +108,11 @@ ACTIONS = frozenset(OF_ACTION) - {SIGN_IN}  # that the trail has
 
 # Told only where the details have this.
 _ONLY_WITH = {"invite": "created", "withdraw-invitation": "removed"}  # else the account was there, or stays
-# With this among the details, sessions ended as well.
+# With one of these among the details, sessions ended as well.
 _ENDS_SESSIONS_WITH = {
-    "accept-invitation": "was_active",
-    "import-update": "password",
-    "link": "password_replaced",
+    "accept-invitation": ("was_active",),
+    "import-update": ("password",),
+    "link": ("password_replaced", "ended"),
 }
 _MAY_CHANGE_ACTIVE = ("import-update", "not-me", "update")
 
@@ -121,7 +121,7 @@ def events_of(action: str, details: Mapping[str, Any]) -> tuple[str, ...]:
     if action in _ONLY_WITH and not details.get(_ONLY_WITH[action]):
         return ()
     events = OF_ACTION.get(action, ())
-    if details.get(_ENDS_SESSIONS_WITH.get(action, "")):
+    if any(map(details.get, _ENDS_SESSIONS_WITH.get(action, ()))):
         events += (SESSION_REVOKED,)
     if action in _MAY_CHANGE_ACTIVE and "active" in details:
         events += (USER_ACTIVATED if details["active"] else USER_DEACTIVATED,)

@@ -32,35 +32,72 @@ class Embedded(Generic[T]):
     def __init__(self, opening: Callable[[], AbstractContextManager[T]], log: Log) -> None:
         self._opening = opening
         self._log = log
-        self._process = 0  # that the lock, the thread and what is open belong to
-        self._open: T | None = None
-        os.register_at_fork(before=self._close, after_in_child=self._begin)
+        self._part: _Part[T] | None = None
+        # Held while a thread begins, and while this process forks: what begins between the two would go into the child.
+        self._beginning = threading.Lock()
+        os.register_at_fork(
+            before=self._before_fork, after_in_parent=self._beginning.release, after_in_child=self._in_child
+        )
         uwsgi: Any = sys.modules.get("uwsgi")
         if uwsgi is not None and uwsgi.worker_id() == 0:
             # Its master forks without Python's hooks, and calls this one in each worker.
-            uwsgi.post_fork_hook = _both(getattr(uwsgi, "post_fork_hook", None), self._begin)
+            uwsgi.post_fork_hook = _both(getattr(uwsgi, "post_fork_hook", None), self._begun)
         else:
-            self._begin()
+            self._begun()
 
     def opened(self) -> T:
         """Raises UsersError if it cannot be opened now."""
-        self._begin()
+        while (opened := (part := self._begun()).opened()) is None:
+            part.thread.join()  # this process is about to fork
+        return opened
+
+    def _begun(self) -> "_Part[T]":
+        part = self._part
+        if part is not None and part.process == os.getpid():
+            return part
+        with self._beginning:
+            if self._part is None or self._part.process != os.getpid():
+                self._part = _Part(self._opening, self._log)
+            return self._part
+
+    def _before_fork(self) -> None:
+        self._beginning.acquire()
+        if self._part is not None and self._part.process == os.getpid():
+            self._part.close()
+        self._part = None
+
+    def _in_child(self) -> None:
+        self._beginning.release()
+        self._begun()
+
+
+class _Part(Generic[T]):
+    """What is open in one process, until that ends or forks."""
+
+    def __init__(self, opening: Callable[[], AbstractContextManager[T]], log: Log) -> None:
+        self._opening = opening
+        self._log = log
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._open: T | None = None
+        self._closing = threading.Event()
+        self.process = os.getpid()
+        # Not a daemon thread: Python waits for it at exit, so that it can close what is open.
+        self.thread = threading.Thread(target=self._run, name="usersd")
+        self.thread.start()
+
+    def opened(self) -> T | None:
+        """None if it closes."""
         with self._lock:
+            if self._closing.is_set():
+                return None
             if self._open is None:
                 self._open = self._stack.enter_context(self._opening())
             return self._open
 
-    def _begin(self) -> None:
-        if self._process == os.getpid():
-            return
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._stack = ExitStack()
-        self._open = None
-        self._closing = threading.Event()
-        # Not a daemon thread: Python waits for it at exit, so that it can close what is open.
-        self._thread = threading.Thread(target=self._run, name="usersd")
-        self._thread.start()
+    def close(self) -> None:
+        self._closing.set()
+        self.thread.join()
 
     def _run(self) -> None:
         wait = START_AFTER
@@ -75,14 +112,8 @@ class Embedded(Generic[T]):
             self._stack.close()
             self._open = None
 
-    def _close(self) -> None:
-        if self._process == os.getpid():
-            self._closing.set()
-            self._thread.join()
-            self._process = 0
 
-
-def _both(first: Callable[[], object] | None, second: Callable[[], None]) -> Callable[[], None]:
+def _both(first: Callable[[], object] | None, second: Callable[[], object]) -> Callable[[], None]:
     def both() -> None:
         if first is not None:
             first()

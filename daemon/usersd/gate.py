@@ -60,7 +60,7 @@ class Gate:
             return refuse(unavailable())
         refusal = self._refusal(request)
         if refusal is not None:
-            return refuse(refusal)
+            return refuse(refusal._replace(headers=(*refusal.headers, *request.new_cookies.values())))
         environ[_KEY] = _known(request)
         if not request.new_cookies:
             return self.app(environ, start_response)

@@ -15,6 +15,7 @@ from support.tables import hash_of
 
 from usersctl.config import load
 from usersctl.errors import SignInRefused, Taken, Unauthenticated
+from usersctl.events import SESSION_REVOKED, USER_UPDATED, events_of
 from usersctl.models import OAUTH, SYSTEM, UNUSABLE, Identity, User
 from usersctl.oauth.providers import Profile
 from usersctl.oauth.refusals import FAILED, NOT_CONFIGURED
@@ -217,7 +218,18 @@ def test_linking_an_account_with_an_unproven_address_ends_every_former_access(
     assert service.sessions.check(api.token) is None
     with pytest.raises(Exception, match="Invalid or expired link"):
         service.recovery.reset(reset.token, reset.email, "another sentence", by=SYSTEM)
-    assert audit(service, "link") == [{"provider": OAUTH, "password_replaced": True}]
+    assert audit(service, "link") == [{"provider": OAUTH, "password_replaced": True, "ended": 2}]
+
+
+def test_the_end_of_the_tokens_of_an_account_without_a_password_is_told(service: Service) -> None:
+    newcomer = service.accounts.newcomer("ada@example.com", "Build server")
+    user = service.accounts.create(newcomer, None, by=OPERATOR)
+    api = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+    signs_in(service)
+    assert service.sessions.check(api.token) is None
+    (details,) = audit(service, "link")
+    assert details == {"provider": OAUTH, "password_replaced": False, "ended": 1}
+    assert events_of("link", details) == (USER_UPDATED, SESSION_REVOKED)
 
 
 def test_links_sent_to_a_former_address_stop_working_after_the_linking(service: Service) -> None:

@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.daemons import wait_for
 
+from usersctl.config import Settings
 from usersctl.errors import Busy, NotFound, OtherVersion, ServerAway, StoreUnusable, UsersError
 from usersctl.lockdown import Lockdowns
-from usersctl.models import SYSTEM, Newcomer
+from usersctl.mail.kinds import EmailQueue
+from usersctl.models import OAUTH, SYSTEM, Identity, Newcomer, UserFilter
+from usersctl.oauth.identities import Identities
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -24,6 +28,8 @@ from usersctl.store.postgres import dialect
 from usersctl.store.store import Store
 
 Make = Callable[..., Conninfo]
+
+ISSUER = "https://id.example.com"
 
 
 @pytest.fixture
@@ -136,6 +142,53 @@ def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Con
         second.write(patience=0.1),
     ):
         pass
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_writer_that_waited_sees_what_the_one_before_has_done_whatever_the_database_is_set_to(
+    database: Conninfo, isolation: str
+) -> None:
+    set_for_all(database, "default_transaction_isolation", isolation)
+    with closing(open_store(database)) as store, closing(open_store(database)) as other:
+        with other.write() as tx:
+            tx.add_user(Newcomer("ada@example.com", "Ada"))
+        second = threading.Thread(target=count_in_change, args=[store, counted := list[int]()])
+        with other.write() as tx:
+            second.start()
+            wait_for(lambda: waiting_for_a_lock(database))
+            tx.delete_user(1)
+        second.join()
+    assert counted == [0]
+
+
+def test_a_search_works_with_the_old_rules_for_backslashes(database: Conninfo) -> None:
+    set_for_all(database, "standard_conforming_strings", "off")
+    with closing(open_store(database)) as store:
+        with store.write() as tx:
+            tx.add_user(Newcomer("ada@example.com", "Ada"))
+        with store.read() as tx:
+            assert [user.id for user in tx.page(UserFilter(search="ada")).users] == [1]
+
+
+def set_for_all(database: Conninfo, name: str, value: str) -> None:
+    """As an administrator of the server does, for each connection from now on."""
+    with postgres.opened(database) as connection:
+        (own,) = connection.run("SELECT quote_ident(current_database())").fetchone() or ("",)
+        connection.run(f"ALTER DATABASE {own} SET {name} = '{value}'")
+
+
+def count_in_change(store: Store, counted: list[int]) -> None:
+    with store.write() as tx:
+        counted.append(tx.count_rows("users"))
+
+
+def waiting_for_a_lock(database: Conninfo) -> bool:
+    with postgres.opened(database) as connection:
+        waiting = (
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        return connection.run(waiting).fetchone() == (1,)
 
 
 def test_an_error_rolls_everything_back(store: Store) -> None:
@@ -373,6 +426,28 @@ def test_a_lockdown_may_take_longer_than_other_changes(database: Conninfo, store
     assert Lockdowns(store).state() is not None
     with pytest.raises(StoreUnusable, match="takes too long"), store.write() as tx:
         tx.delete_all_sessions()
+
+
+def test_a_start_binds_the_links_of_a_large_service_however_long_that_takes(
+    database: Conninfo, store: Store
+) -> None:
+    with store.write() as tx:
+        ada = tx.add_user(Newcomer("ada@example.com", "Ada"))
+        tx.add_identities([Identity(ada.id, OAUTH, "", "1001")])
+    with postgres.opened(database) as connection:
+        connection.run(
+            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';"
+            " CREATE TRIGGER slowly BEFORE UPDATE ON identities EXECUTE FUNCTION slowly()"
+        )
+    with store.glance() as tx:
+        tx._connection.limit(0.2)
+    provider = {"oauth_client_id": "users", "oauth_client_secret": "secret", "oauth_issuer": ISSUER}
+    settings = Settings(database=database, base_url="http://127.0.0.1:8080", **provider)
+    (bound,) = Identities(store, settings, EmailQueue()).bind()
+    assert (bound.now, bound.elsewhere) == (1, 0)
+    with store.read() as tx:
+        assert [identity.issuer for identity in tx.identities_of(ada.id)] == [ISSUER]
 
 
 def test_every_connection_has_the_name_by_which_a_move_ends_it(database: Conninfo) -> None:

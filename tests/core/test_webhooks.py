@@ -91,6 +91,7 @@ def test_every_event_has_an_action_that_tells_it_but_the_test() -> None:
         ("import-update", {"password": True}, ["user.updated", "session.revoked"]),
         ("import-update", {"password": False}, ["user.updated"]),
         ("link", {"password_replaced": True}, ["user.updated", "session.revoked"]),
+        ("link", {"password_replaced": False}, ["user.updated"]),
         ("accept-invitation", {"through": "link"}, ["user.confirmed"]),
         ("not-me", {"active": True}, ["user.updated", "session.revoked", "user.activated"]),
         ("from-the-future", {}, []),

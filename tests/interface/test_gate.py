@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from support.proxies import started
 from support.servers import installed
 from support.web import Client, Reply, hosting
 
-from usersctl.clock import utc_now
+from usersctl.clock import moment, utc_now
 from usersctl.config import Settings
 from usersctl.models import User
 from usersctl.service import Service
@@ -206,6 +207,22 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
     assert short.get("/page").all("Set-Cookie") == []
     clock.move(hours=20)
     assert short.get("/page").status == 200
+
+
+def test_a_refusal_of_the_gate_moves_the_cookie_with_the_session(
+    make_service: Callable[..., Service], ada: User, clock: FakeClock
+) -> None:
+    week = timedelta(days=7)
+    service = make_service(role_rules=(("/admin/*", "admin"),), remember_me_expiration=week)
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        client = Gated(service, port).client(ada, remember=True)
+        clock.move(hours=20)
+        reply = client.get("/admin")
+    (session,) = service.sessions.listed(ada.id)
+    assert reply.status == 403
+    assert moment(str(service.sessions.uses.latest(session).expires_at)) == clock() + week
+    (cookie,) = reply.all("Set-Cookie")
+    assert cookie.startswith(f"auth_token={client.token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=604800")
 
 
 def test_without_a_database_the_gate_answers_503(gated: Gated, ada: User) -> None:

@@ -170,6 +170,24 @@ def test_the_lock_file_is_private_and_beside_the_database(two: Two) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.sqlite  # the lock beside a file
+@pytest.mark.parametrize("is_there_already", [False, True])
+def test_a_group_that_may_write_the_database_may_open_the_lock_whatever_the_umask_is(
+    two: Two, is_there_already: bool
+) -> None:
+    database = two.service.settings.database
+    database.chmod(0o660)
+    file, before = database.with_name(f"{database.name}.lock"), os.umask(0o022)
+    try:
+        if is_there_already:
+            file.touch(mode=0o640)
+        with two.service.store.locks() as locks:
+            assert locks.take(1)
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o660
+
+
 def test_a_lock_that_cannot_be_opened_is_logged_once_and_makes_the_daemon_not_ready(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:

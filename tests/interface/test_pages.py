@@ -471,6 +471,14 @@ def test_the_filter_holds_every_common_password_and_hardly_any_other(make_site: 
     assert sum(judged_common(reply.body, word) for word in others) < len(others) / 200
 
 
+def test_a_browser_keeps_the_filter_of_common_passwords_that_a_page_asks_for(site: Site) -> None:
+    client = site.client()
+    page = client.get("/reset-password?token=x&email=ada@example.com").body.decode()
+    (address,) = re.findall(r'data-common="([^"]+)"', page)
+    assert client.get(address).header("Cache-Control") == "public, max-age=31536000, immutable"
+    assert client.get("/assets/common.bin").header("Cache-Control") == "public, max-age=60"
+
+
 def test_without_a_list_of_common_passwords_there_is_no_filter(make_site: Callable[..., Site]) -> None:
     client = make_site(prevent_common_passwords=False, whitelist=("/register",)).client()
     assert b"data-common" not in client.get("/register").body

@@ -434,6 +434,61 @@ def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
     )
 
 
+FORKS_BETWEEN_REQUESTS = """
+import os, sys, threading, time
+from contextlib import contextmanager
+from usersd.embedded import Embedded
+from usersd.log import Log
+
+opened, closed, seen = [], [], []
+
+@contextmanager
+def opening():
+    part = object()
+    opened.append(part)
+    yield part
+    closed.append(part)
+
+def request():
+    while not is_over.is_set():
+        seen.append(embedded.opened())
+        time.sleep(0.0005)
+
+sys.setswitchinterval(1e-6)
+embedded, is_over = Embedded(opening, Log()), threading.Event()
+threads = [threading.Thread(target=request, daemon=True) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for _ in range(100):
+    while not seen:
+        time.sleep(0.0005)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(opened) - len(closed))  # what it inherits
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    seen.clear()
+is_over.set()
+for thread in threads:
+    thread.join()
+print(len(opened) - len(closed), sum(each.name == "usersd" for each in threading.enumerate()))
+"""
+
+
+def test_requests_that_come_while_an_application_forks_open_the_service_once_and_in_no_child(
+    usersctl: Command,
+) -> None:
+    words = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+    done = subprocess.run(
+        [*words, "-c", FORKS_BETWEEN_REQUESTS],
+        env=usersctl.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "1 1\n"
+
+
 @pytest.mark.sqlite  # a folder in the place of the file
 def test_a_database_that_cannot_be_used_is_a_503_and_heals(usersctl: Command) -> None:
     code = """

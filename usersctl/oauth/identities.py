@@ -131,6 +131,7 @@ class Identities(NamedTuple):
         bound = 0
         for other in sorted(others.keys() & unbound(issuer)):
             with self.store.write() as tx:
+                self.store.whole()  # those of a large service take seconds
                 bound += tx.bind_links(provider.name, issuer, of=other)
         return Bound(provider, bound, sum(others.values()) - bound)
 

@@ -220,7 +220,7 @@ class OAuthSignIn(NamedTuple):
         picture = _picture(profile.picture)
         if picture is not None:
             changes["profile_picture"] = picture
-        notice = ACCOUNT_LINKED
+        notice, ended = ACCOUNT_LINKED, 0
         if user.email_proven_at is None:
             if user.factors:
                 # They may be of a stranger who waits inside, or of the owner: neither keeps them nor ends them by a link.
@@ -229,12 +229,14 @@ class OAuthSignIn(NamedTuple):
             if password_is_set(tx.credentials_of(user.id)):
                 notice = PASSWORD_ENDED
             changes["password_hash"] = UNUSABLE
-            shut_out(tx, user, notices=True)
+            ended = shut_out(tx, user, notices=True)
             self._end_links_of_others(tx, user, email, by)
         self._add_link(tx, user, email, profile)
         linked = tx.change_user(user.id, **changes)
         self.emails.add(tx, notice, linked, linked.email)
-        details = {"former_issuer": former.issuer} if former else {}
+        details: dict[str, Any] = {"former_issuer": former.issuer} if former else {}
+        if ended:
+            details["ended"] = ended
         replaced = notice is PASSWORD_ENDED
         tx.audit(by, "link", linked, provider=self.settings.name, password_replaced=replaced, **details)
         return linked

@@ -5,6 +5,7 @@ The leader locks the file as a whole, and the process that sends an email locks 
 
 import fcntl
 import os
+import stat
 import struct
 from pathlib import Path
 from threading import Event
@@ -61,6 +62,9 @@ def _open_beside(database: Path) -> int:
     if os.geteuid() == 0 and owner.st_uid != 0:
         # As SQLite does with its files: a start by root must not lock out the daemon's own user.
         os.fchown(handle, owner.st_uid, owner.st_gid)
+    present = os.fstat(handle)
+    if mode & ~present.st_mode and os.geteuid() in (0, present.st_uid):
+        os.fchmod(handle, stat.S_IMODE(present.st_mode) | mode)  # the umask took the group's part away
     return handle
 
 

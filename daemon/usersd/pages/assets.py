@@ -35,12 +35,15 @@ MAX_SIZE = 512 * 1024  # of an operator's file
 
 
 def address(settings: Settings, name: str) -> str:
-    """Holds a digest of the content, so that a browser may keep the file for ever."""
+    """Names the version, so that a browser may keep the file for ever."""
     return f"/assets/{name}?v={version(settings, name)}"
 
 
 @cache
 def version(settings: Settings, name: str) -> str:
+    """As the address of the file names it: a digest of the content."""
+    if name == common_passwords.NAME:
+        return common_passwords.version(settings)
     return sha256(content(settings, name)[1]).hexdigest()[:12]
 
 
@@ -55,7 +58,7 @@ def content(settings: Settings, name: str) -> tuple[str, bytes]:
         return _SCRIPT, b"".join(map(_lean, SCRIPTS[stem]))
     if kind == "json" and language in texts.catalogues(settings.locale):
         return _TEXTS, _texts(settings, script, texts.catalogues(settings.locale)[language])
-    if name == "common.bin" and settings.prevent_common_passwords:
+    if name == common_passwords.NAME and settings.prevent_common_passwords:
         return "application/octet-stream", common_passwords.content(settings)
     if name == "brand.css" and is_branded(settings):
         sheet = accent_rules(settings.accent).encode()

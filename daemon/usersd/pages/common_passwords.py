@@ -10,6 +10,7 @@ from usersctl import __version__
 from usersctl.config import Settings
 from usersctl.passwords import refused_for_all
 
+NAME = "common.bin"  # of its file
 BITS = 14  # for each password
 HASHES = 10
 FNV = (2166136261, 709607)  # where the two hashes begin; script.js has the same
@@ -20,8 +21,13 @@ def address(settings: Settings) -> str | None:
     """None if common passwords are allowed. The filter itself is made only when a browser asks for it."""
     if not settings.prevent_common_passwords:
         return None
+    return f"/assets/{NAME}?v={version(settings)}"
+
+
+def version(settings: Settings) -> str:
+    """Of what it is made of, and not of the content: that takes a while to make."""
     made_of = (__version__, str(settings.min_length), settings.brand, settings.base_url)
-    return f"/assets/common.bin?v={sha256('|'.join(made_of).encode()).hexdigest()[:12]}"
+    return sha256("|".join(made_of).encode()).hexdigest()[:12]
 
 
 @cache

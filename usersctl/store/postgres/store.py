@@ -59,6 +59,9 @@ _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
     # By which those that still use a database that was moved are found, whatever the conninfo says.
     f" SET application_name = '{APPLICATION}';"
+    # Whatever the database or the role is set to: a writer that waited for another one sees what that one has done, and
+    # statements hold backslashes.
+    " SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on;"
     # Within half a minute the server knows of a machine that is gone, and frees its locks.
     " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
     " SELECT pg_backend_pid(), CAST(current_setting('server_version_num') AS INT), current_setting('server_encoding')"
