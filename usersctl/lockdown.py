@@ -38,10 +38,7 @@ class Lockdowns(NamedTuple):
             tx.lock_down(tx.now_text, by.name, admitted.id if admitted else None)
             if present is not None and present.admitted == admitted:
                 return None
-            ended = tx.delete_all_sessions()
-            tx.forget_remembered()
-            tx.drop_links_to_passwords()
-            tx.expire_invitations()
+            ended = tx.end_for_lockdown()
             tx.audit(by, "lockdown-on", admitted, ended=ended)
             return ended
 

@@ -28,7 +28,9 @@ from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.oauth_site import OAuthSite, error_of, oauth_site
 from support.postbox import sent
+from support.second_factors import enrol, finish, second_step
 
+from usersctl.factors.reset import Chosen
 from usersctl.models import SYSTEM
 from usersctl.service import Service
 from usersctl.transfer.writing import BrokenRows
@@ -162,6 +164,35 @@ def test_a_former_holders_notice_does_not_shut_out_the_later_owner(site: OAuthSi
         len(links(site, "office@example.com", "/not-me")) == 1
     )  # the notice of the operator's change has no link
     assert "was changed" in subjects(site, "office@example.com")[-1]
+
+
+def test_an_account_that_was_handed_over_as_the_manual_says_opens_to_its_former_holder_in_no_way(
+    site: OAuthSite, clock: FakeClock
+) -> None:
+    """An operator's change of the address alone leaves everything that is not an email."""
+    service, user = site.service, site.proven()
+    browser = provider(site, "1001")
+    persistent = browser.client
+    phone = enrol(persistent, clock)
+    remembered = second_step(site.site.client())
+    assert finish(remembered, code=phone.next_code(), rememberDevice=True).status == 200
+    device = {name: value for name, value in remembered.cookies.items() if "device" in name}
+    opened = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+    machine = site.site.client(headers={"Authorization": f"Bearer {opened.token}"})
+    service.accounts.update(user.id, email="later@example.com", by=OPERATOR)
+    assert {email_of(client) for client in (persistent, remembered, machine)} == {"later@example.com"}
+    assert site.site.client(cookies=device).login("later@example.com", PASSWORD).status == 200
+    clock.move(seconds=1)
+    service.accounts.update(user.id, unlink="oauth", by=OPERATOR)
+    service.factor_reset.run(user.id, Chosen(), by=OPERATOR)
+    service.accounts.set_password(user.id, OTHER, by=OPERATOR)
+    for client in (persistent, remembered, machine):
+        assert client.get("/api/users/me").status == 401
+    assert site.site.client(cookies=device).login("later@example.com", PASSWORD).status == 401
+    theirs = provider(site, "1001").me() or {}  # an account of their own
+    assert theirs["id"] != user.id
+    assert all(not_me(site, link).status == 400 for link in links(site, "ada@example.com", "/not-me"))
+    assert email_of(sign_in(site, "later@example.com", OTHER)) == "later@example.com"
 
 
 def test_a_claim_yields_also_to_a_provider_user_without_an_account(

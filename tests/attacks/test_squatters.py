@@ -152,6 +152,15 @@ def test_an_import_over_a_strangers_registration_ends_the_strangers_password(
     sign_in(site, "ada@example.com")
 
 
+def test_an_import_that_changes_nothing_of_a_registration_leaves_its_password_and_its_link(
+    site: OAuthSite,
+) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    imports(site, email="ada@example.com", active="false")
+    assert confirms(site, "ada@example.com").status == 200
+    sign_in(site, "ada@example.com", OTHER)
+
+
 def test_an_import_over_a_lapsed_registration_makes_a_new_account(site: OAuthSite, clock: FakeClock) -> None:
     assert registers(site, "ada@example.com", OTHER).status == 200
     clock.move(hours=24)

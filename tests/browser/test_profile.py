@@ -111,7 +111,9 @@ def test_the_provider_is_disconnected_when_a_password_is_another_way_in(house: H
     site.service.accounts.set_password(user.id, PASSWORD, by=OPERATOR)
     ada.signs_in(at="/login?redirect=/account")
     ada.presses("Disconnect: Example ID")
-    ada.sees("Example ID is disconnected, and no longer signs you in.")
+    ada.sees(
+        "Example ID is disconnected. If it knows you by the email address of this account, a sign-in there connects it again."
+    )
     expect(ada.button("Connect: Example ID")).to_have_count(1)
     assert site.service.identities.of(user.id) == []
 
@@ -166,7 +168,9 @@ def test_a_user_without_a_password_confirms_at_the_provider_and_goes_on(
     ada.sees("Google is connected.")
     assert connected(site) == ["oauth", "google"]
     ada.presses("Disconnect: Google")
-    ada.sees("Google is disconnected, and no longer signs you in.")
+    ada.sees(
+        "Google is disconnected. If it knows you by the email address of this account, a sign-in there connects it again."
+    )
     assert connected(site) == ["oauth"]
 
 

@@ -55,7 +55,8 @@ def test_show_lists_each_identity(configured: Command) -> None:
 
 
 def test_update_unlinks_one_provider_and_leaves_the_others(configured: Command) -> None:
-    configured.ok("update", "ada@example.com", "--unlink", "google")
+    told = configured.ok("update", "ada@example.com", "--unlink", "google").stderr
+    assert "Provider google: a sign-in there with ada@example.com links it again" in told
     assert identities(configured) == ["oauth"]
     assert "google" in audited(configured)
     done = configured.ok("update", "ada@example.com", "--unlink", "google")

@@ -16,12 +16,14 @@ from support.backups import emails, names, report_on, restored, saved
 from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.databases import held
 from support.factors import SEED, add_authenticator_apps, opened_secrets
+from support.fakes import FakeClock
 from support.postbox import last_link
+from support.second_factors import enrol, finish, second_step
 from support.web import Site
 
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.deletion import tell_owners
-from usersctl.errors import Busy
+from usersctl.errors import Busy, Invalid
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
@@ -238,6 +240,34 @@ def test_a_lockdown_outlives_a_restore(
     service.lockdown.stop(by=OPERATOR)
     restored(tmp_path / "closed.db", service.store.database)
     assert service.lockdown.state() is not None  # the backup was made during a lockdown
+
+
+def test_what_a_lockdown_ended_does_not_return_with_kept_tokens(
+    site: Site, usersctl: Command, clock: FakeClock
+) -> None:
+    """Perhaps it was for a thief with a session of the admin whom it lets in."""
+    clock.now = utc_now()  # that of the command
+    service, root = site.service, site.add("root", role="admin")
+    thief, phone = site.signed_in(root), enrol(site.signed_in(root), clock)
+    remembered = second_step(site.client(), root.email)
+    assert finish(remembered, recoveryCode=phone.codes[0], rememberDevice=True).status == 200
+    device = {name: value for name, value in remembered.cookies.items() if "device" in name}
+    opened = service.sessions.create_api_token(root.id, name="ci", lifetime=None, by=OPERATOR)
+    machine = site.client(headers={"Authorization": f"Bearer {opened.token}"})
+    link = service.outbox.link(RESET, root, by=OPERATOR)
+    saved(usersctl)
+    service.lockdown.start(root, by=OPERATOR)
+    usersctl.ok("db", "restore", "saved.db", "--yes", "--keep-tokens")
+    for is_over in (False, True):
+        if is_over:
+            service.lockdown.stop(by=OPERATOR)
+        assert [client.get(ME).status for client in (thief, remembered)] == [401, 401]
+        assert machine.get(ME).status == (200 if is_over else 401)  # as after a lockdown without a restore
+    again = site.client(cookies=device).login(root.email, PASSWORD)
+    assert (again.status, again.message) == (401, "Second factor required")
+    token = link.partition("token=")[2].partition("&")[0]
+    with pytest.raises(Invalid, match="Invalid or expired link"):
+        service.recovery.reset(token, root.email, "another good password", by=OPERATOR)
 
 
 def test_every_answered_change_is_in_the_kept_or_in_the_restored_database(

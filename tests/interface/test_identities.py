@@ -53,6 +53,20 @@ def test_a_user_sees_and_disconnects_the_provider(site: OAuthSite, browser: Brow
     assert [(row.user_id, row.actor) for row in rows] == [(user.id, f"user:{user.id}")]
 
 
+def test_a_sign_in_with_the_address_of_the_account_connects_it_again_and_the_email_says_so(
+    site: OAuthSite, browser: Browser
+) -> None:
+    user = site.proven()
+    browser.sign_in()
+    linked = link_of(site.service, user.id)
+    assert browser.client.delete(f"{IDENTITIES}/oauth").status == 200
+    notice = " ".join(sent(site.service)[-1].parts[0].split())
+    assert "then a sign-in with it connects it again" in notice
+    again = site.browser()
+    again.sign_in()
+    assert ((again.me() or {})["id"], link_of(site.service, user.id)) == (user.id, linked)
+
+
 def test_the_last_way_into_an_account_is_not_disconnected(site: OAuthSite, browser: Browser) -> None:
     browser.sign_in()
     me = browser.me() or {}

@@ -241,6 +241,11 @@ def update(
     after = service.accounts.update(before.id, name=name, email=email, role=role, unlink=unlink, by=run.actor)
     done = "Unchanged:" if after == before else "Updated"
     run.out.result(f"{done} {_described(after)}", after.as_json())
+    if unlink is not None:
+        again = (
+            f"a sign-in there with {after.email} links it again; usersctl deactivate {after.id} shuts it out"
+        )
+        run.out.note(f"Provider {unlink}: {again}")
 
 
 def _refuse_unknown_provider(service: "Service", user: User, name: str) -> None:

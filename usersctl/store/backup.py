@@ -288,4 +288,5 @@ def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
     if lockdown is not None:
         admitted = lockdown.admitted and tx.user_by_email(lockdown.admitted.email)
         tx.lock_down(lockdown.since, lockdown.actor, admitted and admitted.id)
+        tx.end_for_lockdown()  # or tokens that are kept would bring back what it has ended
     return {"rows": head.rows, "hash": head.hash.hex()} if head else {}

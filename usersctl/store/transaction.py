@@ -43,3 +43,11 @@ class Transaction(
     Inspection,
 ):
     """The questions and changes of all nouns. It decides nothing."""
+
+    def end_for_lockdown(self) -> int:
+        """Ends all sessions, remembered devices, links that set a password, and invitations; returns how many sessions."""
+        ended = self.delete_all_sessions()
+        self.forget_remembered()
+        self.drop_links_to_passwords()
+        self.expire_invitations()
+        return ended
