@@ -68,11 +68,18 @@ def lookup_key(email: str) -> str:
     return lookup(email)[0]
 
 
+def _is_visible(character: str) -> bool:
+    if character.isprintable():
+        return character not in _FILLERS
+    from unicodedata import category  # late: hardly any name needs it
+
+    return category(character) in ("Cn", "Co")  # a letter that is newer than this Python, or a private one
+
+
 def normal_name(value: str) -> str:
     name = value.strip()
     # An account whose name is not visible could not be told apart, or be chosen by its name.
-    is_visible = any(character.isprintable() and character not in _FILLERS for character in name)
-    if not is_visible or len(name) > MAX_NAME:
+    if not any(map(_is_visible, name)) or len(name) > MAX_NAME:
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
     if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):

@@ -160,7 +160,19 @@ def test_a_look_up_never_fails_and_finds_what_was_stored(written: str) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["A", "  Ada  ", "Ada Lovelace", "Ἄδα", "艾达", "x" * MAX_NAME, "[bold]", "A\u200dB", "👩\u200d🚀"],
+    [
+        "A",
+        "  Ada  ",
+        "Ada Lovelace",
+        "Ἄδα",
+        "艾达",
+        "x" * MAX_NAME,
+        "[bold]",
+        "A\u200dB",
+        "👩\u200d🚀",
+        "\U000323af",
+        "\ue000",
+    ],
 )
 def test_a_name_is_trimmed_and_else_kept(written: str) -> None:
     assert normal_name(written) == written.strip()

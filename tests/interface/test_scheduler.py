@@ -215,6 +215,42 @@ def test_a_failure_is_logged_and_does_not_end_the_thread(
     assert "ZeroDivisionError: a bug" in lines[1]["trace"]
 
 
+def test_a_slot_without_the_database_is_tried_again_until_it_is_done(local: Callable[[str], None]) -> None:
+    local("UTC")
+    clock, slots, stream = FakeClock(START), [], io.StringIO()
+
+    def task(slot: datetime) -> None:
+        slots.append(slot)
+        if len(slots) < 4:
+            raise StoreUnusable("the server is away")
+
+    thread = Scheduler("0 * * * *", task, now=clock, log=Log(stream, as_json=True, now=clock))
+    tried = []
+    while clock() < START + timedelta(hours=3, minutes=1):
+        before = len(slots)
+        clock.move(seconds=thread.tick())
+        if len(slots) > before:
+            tried.append((f"{clock():%H:%M}", f"{slots[-1]:%H:%M}"))
+    assert tried == [
+        ("02:00", "02:00"), ("02:05", "02:00"), ("02:10", "02:00"), ("02:15", "02:00"), ("03:00", "03:00"), ("04:00", "04:00"),
+    ]  # fmt: skip
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_a_slot_that_failed_is_left_when_the_next_one_is_due(local: Callable[[str], None]) -> None:
+    local("UTC")
+    clock, slots = FakeClock(START), []
+
+    def task(slot: datetime) -> None:
+        slots.append(f"{slot:%H:%M}")
+        raise StoreUnusable("the server is away")
+
+    thread = Scheduler("*/2 * * * *", task, now=clock, log=Log(io.StringIO()))
+    while clock() < START + timedelta(minutes=7):
+        clock.move(seconds=thread.tick())
+    assert slots == ["01:02", "01:04", "01:06"]
+
+
 def test_the_scheduler_stops_at_once_while_it_sleeps() -> None:
     thread = Scheduler("0 2 * * *", lambda _slot: None, now=FakeClock(), log=Log(io.StringIO()))
     thread.start()

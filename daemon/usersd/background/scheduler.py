@@ -11,12 +11,14 @@ from usersctl.models import Actor
 from usersctl.schedule import latest_slot, next_slot
 from usersd.log import Log
 
+TRIED_AGAIN_AFTER = timedelta(minutes=5)
 LONGEST_SLEEP = 30.0  # seconds: the wall clock may jump, so it is read again now and then
 ACTOR = Actor("system", "schedule")
 
 
 class Scheduler(threading.Thread):
-    """Runs `task` once for each slot. `since`: the moment until which another scheduler ran them.
+    """Runs `task` once for each slot, and again later if it fails, as without the database. `since`: the moment until which
+    another scheduler ran them.
 
     A clock that is set back runs no slot twice; a clock that jumps ahead runs the skipped slots once. Only after a
     correction by more than a day, as by the first answer of a time server, is the next slot computed again.
@@ -37,7 +39,9 @@ class Scheduler(threading.Thread):
         self._now = now
         self._log = log
         self._seen = now()
-        self.due = next_slot(line, since or self._seen)
+        self.due = self._first = next_slot(
+            line, since or self._seen
+        )  # when it runs, and the first slot that is not done
         self._stopping = threading.Event()
 
     def end(self) -> None:
@@ -47,17 +51,20 @@ class Scheduler(threading.Thread):
         """Runs the slot that is due; returns the seconds to sleep until the next tick."""
         now = self._now()
         if now < self._seen - timedelta(days=1):
-            self.due = next_slot(self._line, now)
+            self.due = self._first = next_slot(self._line, now)
         self._seen = now
         if now >= self.due:
             # The latest of those that are due: another scheduler may have run the first of them.
-            slot, self.due = latest_slot(self._line, self.due, now), next_slot(self._line, now)
+            slot, self.due = latest_slot(self._line, self._first, now), next_slot(self._line, now)
             try:
                 self._task(slot)
+                self._first = self.due
             except UsersError as error:
                 self._log.event("schedule", failed=str(error))
+                self.due = min(self.due, now + TRIED_AGAIN_AFTER)
             except Exception as error:  # noqa: BLE001 - the thread must live to see the next slot
                 self._log.error(error)
+                self._first = self.due
         left = (self.due - self._now()) / timedelta(seconds=1)
         return min(LONGEST_SLEEP, max(left, 0.05))
 
