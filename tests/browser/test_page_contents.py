@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.looks import HTML, LINK
 from support.visitors import Visitor, expect
@@ -68,6 +69,7 @@ def test_all_files_come_from_the_site_and_a_page_is_small(house: House, visit: V
     assert max(weights.values()) < 60_000, weights
 
 
+@pytest.mark.alone
 def test_the_first_paint_is_quick(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add(role="admin")
