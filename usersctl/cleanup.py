@@ -66,7 +66,7 @@ class Cleaner(NamedTuple):
         done = Cleanup(0, 0, include_no_expiration)
         try:
             with self.store.many_changes():
-                for removed in self._without_expired_tokens(by, began):
+                for removed in self._remove_expired_tokens(by, began):
                     done = done._replace(expired=removed)
                     progress(removed)
                 if include_no_expiration:
@@ -101,8 +101,11 @@ class Cleaner(NamedTuple):
         remove_emails(mail_folder(self.settings), kept_since)
         return self._record(done, by, slot=slot)
 
-    def _without_expired_tokens(self, by: Actor, before: str) -> Iterator[int]:
-        """In the order of their rows: in that of their expiry, almost each would change another page of the table."""
+    def _remove_expired_tokens(self, by: Actor, before: str) -> Iterator[int]:
+        """Yields after each transaction how many were removed so far.
+
+        In the order of their rows: in that of their expiry, almost each would change another page of the table.
+        """
         removed, is_done = 0, False
         while not is_done:
             with self.store.read() as tx:

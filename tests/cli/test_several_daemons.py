@@ -75,7 +75,7 @@ def _away(proxy: Proxy) -> Reply | None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "10.0.0.5", "10.0.0.5:", "[::1]", "10.0.0.5:8080/x", "a b:1", "x;y:80"]
+    "address", ["", "10.0.0.5", "10.0.0.5:", "[::1]", "10.0.0.5:8080/x", "a b:1", "x;y:80", "https://x:1"]
 )
 def test_a_daemon_without_a_port_is_no_upstream(usersctl: Command, address: str) -> None:
     refused = usersctl("snippet", "nginx", "--daemon", "10.0.0.5:8080", "--daemon", address)

@@ -30,6 +30,7 @@ from usersctl.store.store import Store
 Make = Callable[..., Conninfo]
 
 ISSUER = "https://id.example.com"
+SLOWLY = "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';"
 
 
 @pytest.fixture
@@ -416,9 +417,7 @@ def test_a_lockdown_may_take_longer_than_other_changes(database: Conninfo, store
     """It ends all that a large service has."""
     with postgres.opened(database) as connection:
         connection.run(
-            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';"
-            " CREATE TRIGGER slowly BEFORE DELETE ON auth_tokens EXECUTE FUNCTION slowly()"
+            f"{SLOWLY} CREATE TRIGGER slowly BEFORE DELETE ON auth_tokens EXECUTE FUNCTION slowly()"
         )
     with store.glance() as tx:
         tx._connection.limit(0.2)
@@ -436,9 +435,7 @@ def test_a_start_binds_the_links_of_a_large_service_however_long_that_takes(
         tx.add_identities([Identity(ada.id, OAUTH, "", "1001")])
     with postgres.opened(database) as connection:
         connection.run(
-            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END';"
-            " CREATE TRIGGER slowly BEFORE UPDATE ON identities EXECUTE FUNCTION slowly()"
+            f"{SLOWLY} CREATE TRIGGER slowly BEFORE UPDATE ON identities EXECUTE FUNCTION slowly()"
         )
     with store.glance() as tx:
         tx._connection.limit(0.2)

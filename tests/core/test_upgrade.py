@@ -695,6 +695,9 @@ def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path:
 # --- later releases; the second had no folded forms, the third no groups and no table of identities, the fourth no factors ---
 
 
+LATER = [make_version_2, make_version_3, make_version_4, make_version_5, make_version_6, make_version_7]
+
+
 def folded_forms(path: Path) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path)) as db:
         query = "SELECT name_folded, email_folded, claimed_folded FROM users ORDER BY id"
@@ -703,7 +706,7 @@ def folded_forms(path: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     "make_older",
-    [make_version_2, make_version_3, make_version_4, make_version_5, make_version_6, make_version_7],
+    LATER,
 )
 def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_new_database(
     path: Path, tmp_path: Path, make_older: Callable[[Path], Path]
@@ -758,15 +761,7 @@ def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "make_older",
-    [
-        make_version_1,
-        make_version_2,
-        make_version_3,
-        make_version_4,
-        make_version_5,
-        make_version_6,
-        make_version_7,
-    ],
+    [make_version_1, *LATER],
 )
 def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callable[[Path], Path]) -> None:
     with closing(sqlite3.connect(make_older(path))) as db:

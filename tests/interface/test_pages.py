@@ -764,7 +764,13 @@ def test_a_browser_keeps_only_the_version_of_an_asset_that_it_asked_for(site: Si
     client = site.client()
     (style,) = re.findall(r"/assets/style\.css\?v=\w+", client.get("/login").body.decode())
     kept = client.get(style)
-    for address in ("/assets/style.css", "/assets/style.css?v=", "/assets/style.css?v=0123456789ab"):
+    for address in (
+        "/assets/style.css",
+        "/assets/style.css?v=",
+        "/assets/style.css?v=0123456789ab",
+        f"{style}&v=1",
+        f"{style}&v=%zz",
+    ):
         other = client.get(address)
         assert [other.status, other.body] == [200, kept.body]
         assert other.header("Cache-Control") == "public, max-age=60"

@@ -9,12 +9,13 @@ from usersctl.cli import questions
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
 from usersctl.cli.show.cells import Cell
-from usersctl.cli.show.listing import MOST, ON_A_TERMINAL, list_users
+from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
 from usersctl.fields import name_of, newcomer, normal_group, search_text
 from usersctl.models import Identity, Role, TokenKind, User, UserFilter, UserState
 from usersctl.passwords import password_is_set
 from usersctl.store.conninfo import Conninfo
+from usersctl.store.statements import MOST
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -242,10 +243,10 @@ def update(
     done = "Unchanged:" if after == before else "Updated"
     run.out.result(f"{done} {_described(after)}", after.as_json())
     if unlink is not None:
-        again = (
-            f"a sign-in there with {after.email} links it again; usersctl deactivate {after.id} shuts it out"
+        run.out.note(
+            f"Provider {unlink}: a sign-in there with {after.email} links it again;"
+            f" usersctl deactivate {after.id} shuts it out"
         )
-        run.out.note(f"Provider {unlink}: {again}")
 
 
 def _refuse_unknown_provider(service: "Service", user: User, name: str) -> None:

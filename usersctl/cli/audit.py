@@ -14,13 +14,14 @@ from typer import Context, Option
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import complete_user, invocation, one_reference
 from usersctl.cli.show.cells import plain, to_json
-from usersctl.cli.show.listing import MOST, print_json_array
+from usersctl.cli.show.listing import print_json_array
 from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
 from usersctl.events import ACTIONS, SIGN_IN, events_of
 from usersctl.fields import lookup_key, user_id_of
 from usersctl.models import AuditFilter, AuditRow, TokenKind
+from usersctl.store.statements import MOST
 from usersctl.text import counted
 from usersctl.trail import ACTOR, refuse_unknown, with_addresses
 

@@ -20,12 +20,8 @@ Names = tuple[tuple[str, str], ...]  # of headers, each with what it holds
 
 def application_at(address: str) -> str:
     """The origin of what --app names: a URL, or host and port."""
-    is_url = "://" in address
-    try:
-        origin: str = origin_of.check(address if is_url else f"http://{address}")
-    except BadValue:
-        origin = ""
-    if not origin or not (is_url or re.search(r":[0-9]+/?$", address)):
+    origin = _origin(address)
+    if not origin:
         raise Invalid(
             f"--app {address!r} is no address of an application",
             hint="such as 127.0.0.1:8000 or http://127.0.0.1:8000, without a path",
@@ -35,13 +31,22 @@ def application_at(address: str) -> str:
 
 def daemon_at(address: str) -> str:
     """What --daemon names, as an upstream."""
-    try:
-        origin: str = origin_of.check(f"http://{address}")
-    except BadValue:
-        origin = ""
-    if not origin or not re.search(r":\d+$", address):
+    origin = "" if "://" in address else _origin(address)
+    if not origin:
         raise Invalid(f"--daemon {address!r} is no address with a port", hint="such as 10.0.0.5:8080")
     return origin.removeprefix("http://")
+
+
+def _origin(address: str) -> str:
+    """Of a URL, or of a host with its port; empty if the address is neither."""
+    is_url = "://" in address
+    if not is_url and not re.search(r":[0-9]+/?$", address):
+        return ""
+    try:
+        origin: str = origin_of.check(address if is_url else f"http://{address}")
+    except BadValue:
+        return ""
+    return origin
 
 
 def balanced(daemons: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from usersctl.lazy import lazy
 
 T = TypeVar("T")
 
-MOST = 2**62  # more rows than any table holds
+MOST = 2**62  # rows: more than any table holds, and still an integer of SQLite
 
 
 class Rows(Protocol):

@@ -39,9 +39,8 @@ class Scheduler(threading.Thread):
         self._now = now
         self._log = log
         self._seen = now()
-        self.due = self._first = next_slot(
-            line, since or self._seen
-        )  # when it runs, and the first slot that is not done
+        self._undone = next_slot(line, since or self._seen)  # the first of the slots that were not run
+        self.due = self._undone  # the moment of the next run, of a slot or once more after a failure
         self._stopping = threading.Event()
 
     def end(self) -> None:
@@ -51,20 +50,19 @@ class Scheduler(threading.Thread):
         """Runs the slot that is due; returns the seconds to sleep until the next tick."""
         now = self._now()
         if now < self._seen - timedelta(days=1):
-            self.due = self._first = next_slot(self._line, now)
+            self.due = self._undone = next_slot(self._line, now)
         self._seen = now
         if now >= self.due:
             # The latest of those that are due: another scheduler may have run the first of them.
-            slot, self.due = latest_slot(self._line, self._first, now), next_slot(self._line, now)
+            slot, undone = latest_slot(self._line, self._undone, now), self._undone
+            self.due = self._undone = next_slot(self._line, now)
             try:
                 self._task(slot)
-                self._first = self.due
             except UsersError as error:
                 self._log.event("schedule", failed=str(error))
-                self.due = min(self.due, now + TRIED_AGAIN_AFTER)
+                self.due, self._undone = min(self.due, now + TRIED_AGAIN_AFTER), undone
             except Exception as error:  # noqa: BLE001 - the thread must live to see the next slot
                 self._log.error(error)
-                self._first = self.due
         left = (self.due - self._now()) / timedelta(seconds=1)
         return min(LONGEST_SLEEP, max(left, 0.05))
 

@@ -36,15 +36,16 @@ MAX_SIZE = 512 * 1024  # of an operator's file
 
 def address(settings: Settings, name: str) -> str:
     """Names the version, so that a browser may keep the file for ever."""
-    return f"/assets/{name}?v={version(settings, name)}"
+    return f"/assets/{name}?{query(settings, name)}"
 
 
 @cache
-def version(settings: Settings, name: str) -> str:
-    """As the address of the file names it: a digest of the content."""
-    if name == common_passwords.NAME:
-        return common_passwords.version(settings)
-    return sha256(content(settings, name)[1]).hexdigest()[:12]
+def query(settings: Settings, name: str) -> str:
+    """What tells this version from others."""
+    made_of = (
+        content(settings, name)[1] if name != common_passwords.NAME else common_passwords.made_of(settings)
+    )
+    return f"v={sha256(made_of).hexdigest()[:12]}"
 
 
 @cache

@@ -4,7 +4,6 @@ About one password in a thousand that is not on the list looks as if it were. Th
 """
 
 from functools import cache
-from hashlib import sha256
 
 from usersctl import __version__
 from usersctl.config import Settings
@@ -17,17 +16,9 @@ FNV = (2166136261, 709607)  # where the two hashes begin; script.js has the same
 _PRIME = 16777619
 
 
-def address(settings: Settings) -> str | None:
-    """None if common passwords are allowed. The filter itself is made only when a browser asks for it."""
-    if not settings.prevent_common_passwords:
-        return None
-    return f"/assets/{NAME}?v={version(settings)}"
-
-
-def version(settings: Settings) -> str:
-    """Of what it is made of, and not of the content: that takes a while to make."""
-    made_of = (__version__, str(settings.min_length), settings.brand, settings.base_url)
-    return sha256("|".join(made_of).encode()).hexdigest()[:12]
+def made_of(settings: Settings) -> bytes:
+    """Changes with the content, which takes a while to make, so that is done only when a browser asks for it."""
+    return "|".join((__version__, str(settings.min_length), settings.brand, settings.base_url)).encode()
 
 
 @cache

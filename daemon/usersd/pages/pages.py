@@ -365,7 +365,7 @@ def asset(request: Request, _service: Service) -> Response:
     if assets.takes_gzip(request.environ.get("HTTP_ACCEPT_ENCODING", "")):
         content, encoding = assets.compressed(request.settings, name), (("Content-Encoding", "gzip"),)
     # A page of another daemon, of a newer version, may ask for its own file here: this one must not be kept in its place.
-    is_asked_for = request.query.get("v") == assets.version(request.settings, name)
+    is_asked_for = request.environ.get("QUERY_STRING") == assets.query(request.settings, name)
     kept = "31536000, immutable" if is_asked_for else "60"
     headers = (
         ("Content-Type", media_type),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
 ON_A_TERMINAL = 50
-MOST = 2**62  # rows: more than any table holds, and still an integer of SQLite
 LINES_AT_ONCE = 500  # writing line by line costs more than encoding the lines
 COLUMNS: tuple[str, ...] = ("id", "email", "name", "role", "active", "created_at", "last_login_at")
 

@@ -24,7 +24,7 @@ class NewTables:
         home = self._run(f"SELECT quote_ident(nspname), oid FROM pg_namespace WHERE oid = {HOME}").fetchone()
         if home is None:
             raise StoreUnusable("The database has no schema for the tables: see search_path")
-        self.home, self._home = home
+        self.home, self._home_oid = home
         self._refuse_dependents()
         self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
@@ -36,7 +36,7 @@ class NewTables:
     def _refuse_dependents(self) -> None:
         """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
         names = ", ".join(f"'{name}'" for name in _NAMES)
-        ours = f"SELECT oid FROM pg_class WHERE relnamespace = {self._home} AND relname IN ({names})"
+        ours = f"SELECT oid FROM pg_class WHERE relnamespace = {self._home_oid} AND relname IN ({names})"
         found = self._run(
             "SELECT CAST(CAST(ev_class AS REGCLASS) AS TEXT) FROM pg_rewrite JOIN pg_depend ON objid = pg_rewrite.oid"
             " WHERE classid = CAST('pg_rewrite' AS REGCLASS) AND refclassid = CAST('pg_class' AS REGCLASS)"
@@ -60,9 +60,7 @@ class NewTables:
     def put_old_rows(self) -> None:
         """Those of the tables that are replaced, with the columns that both versions have. Triggers count anew."""
         self._make("")
-        at_home = (
-            f"FROM information_schema.columns WHERE to_regnamespace(quote_ident(table_schema)) = {self._home}"
-        )
+        at_home = f"FROM information_schema.columns WHERE to_regnamespace(quote_ident(table_schema)) = {self._home_oid}"
         known = set(self._run(f"SELECT table_name, column_name {at_home}")) - set(COUNTED.items())
         for table, columns in tables().items():
             names = ", ".join(column for column in columns if (table, column) in known)
