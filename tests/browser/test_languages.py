@@ -65,7 +65,7 @@ def test_every_page_is_accessible_and_fits_in_every_language(house: House, visit
 
 
 @pytest.mark.parametrize("locale", texts.shipped())
-def test_the_pages_of_admins_need_no_scrolling_to_the_side_at_a_zoom_of_400_percent(
+def test_the_pages_of_admins_need_no_scrolling_to_the_side_on_tablets_and_at_a_zoom_of_400_percent(
     house: House, visit: Visit, locale: str
 ) -> None:
     site = house()
@@ -82,7 +82,9 @@ def test_the_pages_of_admins_need_no_scrolling_to_the_side_at_a_zoom_of_400_perc
     for path in [*FOR_ADMINS, "/users/2", "/users/3"]:
         visitor.goes(path)
         visitor.page.wait_for_load_state("networkidle")
-        assert visitor.page.evaluate(WIDE) == 0, path
+        for width in (320, 641, 700, 768, 897, 960, 1024):
+            visitor.page.set_viewport_size({"width": width, "height": 800})
+            assert visitor.page.evaluate(WIDE) == 0, (path, width)
 
 
 # Whether the first letter of an element is within its box.
