@@ -376,7 +376,9 @@ def test_a_held_key_does_not_confirm_the_deletion(ada: Visitor) -> None:
         ada.has_focus_on(ada.button("Delete …"))
     assert [line["path"] for line in ada.site.log if line.get("path") == "/api/users/bulk"] == []
     ada.page.keyboard.press("Enter")
+    ada.has_focus_on(ada.button("Cancel"))
     ada.page.keyboard.press("Shift+Tab")
+    ada.has_focus_on(ada.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True))
     ada.page.keyboard.press("Enter")
     ada.sees("Deleted: 1.")
 
