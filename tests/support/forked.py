@@ -145,6 +145,7 @@ def _read(descriptor: int) -> bytes:
 def main(line: socket.socket) -> None:
     """Forks for each request until the other end of the line is closed."""
     _import_all()
+    _save_coverage()
     # By the descriptor of a process: its id, and the pipe for its exit code.
     running: dict[int, tuple[int, int]] = {}
     while True:
@@ -185,6 +186,12 @@ def _import_all() -> None:
         import_module(name)
     usersctl.cli.tree.command_tree()  # a first call compiles patterns and fills caches
     gc.freeze()  # so that a collection in a forked process does not copy the memory of all modules
+
+
+def _save_coverage() -> None:
+    """If coverage is measured, a forked command that inherits what was measured so far would save it once more."""
+    if coverage := sys.modules.get("coverage"):
+        coverage.process_startup.coverage.save()
 
 
 def spare_the_processor() -> None:
