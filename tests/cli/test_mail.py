@@ -291,6 +291,16 @@ def test_link_reset_prints_a_working_link(usersctl: Command) -> None:
     assert link.token not in json.dumps(row)
 
 
+def test_link_reset_says_that_an_inactive_account_stays_inactive(usersctl: Command) -> None:
+    (user,) = usersctl.add("ada")
+    assert "inactive" not in usersctl.ok("link", "reset", ADA).stderr
+    usersctl.ok("deactivate", ADA)
+    told = usersctl.ok("link", "reset", ADA)
+    assert link_in(told.stdout).path == "/reset-password"
+    assert f"stays so. To let it in: usersctl activate {user.id}" in told.stderr
+    assert usersctl.ok("link", "reset", ADA, "--quiet").stderr == ""
+
+
 def claimed(usersctl: Command, user: User, email: str) -> None:
     """The user gives a new address, over HTTP."""
     with usersctl.service() as service:

@@ -173,6 +173,8 @@ def link(
     url = service.outbox.link(kind, account, by=run.actor)
     email = account.called if kind is CONFIRM_NEW_EMAIL else account.email
     run.out.note(f"For {email}; works once, within {_in_words(lifetime or kind.lifetime)}:")
+    if purpose is Purpose.RESET and not account.active:
+        run.out.note(f"The account is inactive, and stays so. To let it in: usersctl activate {account.id}")
     if run.out.json:
         run.out.write_json({"url": url, "email": email, "purpose": str(purpose)})
     else:
