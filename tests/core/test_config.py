@@ -645,8 +645,10 @@ def test_metrics_need_another_port_than_the_service(load_keys: LoadKeys, host: s
 def test_user_and_password_of_the_mail_server_go_together(load_keys: LoadKeys) -> None:
     assert "go together" in error_of(load_keys, {"mailer.auth.user": "mailer"})
     message = error_of(load_keys, {"mailer.auth.pass": "hush"})
-    assert "go together" in message
+    assert "users.json: mailer.auth.pass = ***: mailer.auth.user and mailer.auth.pass go together" in message
     assert "hush" not in message
+    message = error_of(load_keys, {}, env=ENV | {"USERS_MAILER_PASS": "hush"})
+    assert message.startswith("USERS_MAILER_PASS: mailer.auth.pass = ***: ")
     assert load_keys({"mailer.auth.user": "mailer", "mailer.auth.pass": "hush"})
 
 

@@ -152,6 +152,23 @@ def test_a_mistake_stops_the_start_and_says_what_is_allowed(
     assert message in refusal(load_text, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[auth.providers.own]\nlabel = "Own"\n', 'own.label = "Own": needs auth.providers.own.issuer'),
+        # The callback of Google's sign-in follows from its name and is written nowhere.
+        (
+            OWN + f'callbackUrl = "{CALLBACK}/google"\n' + GOOGLE,
+            f'own.callbackUrl = "{CALLBACK}/google": is the callback of google',
+        ),
+    ],
+)
+def test_a_mistake_in_a_key_that_is_left_out_is_told_at_one_that_is_written(
+    load_text: LoadText, tmp_path: Path, text: str, message: str
+) -> None:
+    assert refusal(load_text, text).startswith(f"{tmp_path / 'users.toml'}: auth.providers.{message}")
+
+
 def test_an_environment_variable_and_its_file_together_are_refused(load_text: LoadText) -> None:
     message = refusal(
         load_text,

@@ -335,8 +335,13 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
     """Checks that involve several keys."""
 
     def refuse(name: str, allowed: str) -> NoReturn:
-        origin = origins.get(name, Origin("configuration", None))
-        raise ConfigError(f"{origin.source}: {name} = {_as_text(origin.value)}: {allowed}")
+        # A key that is missing is told at one of its table that is written, because that one has a file and a line.
+        table = name.rpartition(".")[0] + "."
+        names = (name, *(other for other in origins if other.startswith(table)))
+        written = next(filter(origins.__contains__, names), name)
+        source, value = origins.get(written, Origin("configuration", None))
+        told = _as_text(value, secret=_known(written).secret)
+        raise ConfigError(f"{source}: {written} = {told}: {allowed}")
 
     allowed_origins = {settings.base_url, *settings.allowed_origins}
     redirects = {key.name: getattr(settings, key.field) for key in KEYS.values() if key.kind is redirect}
@@ -350,9 +355,13 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
         _check_provider(provider, refuse)
         taken = callbacks.setdefault(provider.callback_url, provider.name)
         if taken != provider.name:
-            refuse(
-                f"{table_of(provider.name)}.callbackUrl", f"is the callback of {taken}: choose another path"
-            )
+            # Of the two, the one that is written: the other may follow from the name.
+            both = {
+                f"{table_of(provider.name)}.callbackUrl": taken,
+                f"{table_of(taken)}.callbackUrl": provider.name,
+            }
+            name = next(filter(origins.__contains__, both))
+            refuse(name, f"is the callback of {both[name]}: choose another path")
     if (settings.mailer_user is None) != (settings.mailer_password is None):
         refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
     hosts = {connectable_host(settings.host), connectable_host(settings.metrics_host)}
