@@ -3,10 +3,8 @@
 import re
 from functools import cache
 
-from usersctl.config.settings import PASSKEY_COOKIE, PENDING_COOKIE
+from usersctl.config.values import OTHER_COOKIES
 
-FLOW = "oauth_"  # and 16 hexadecimal digits: the cookie of a sign-in that waits for the provider
-REASON = "sign_in_reason"  # why a sign-in through the provider failed, for the next visit of our sign-in page
 MAX_COOKIE_HEADER = 16 * 1024
 MAX_CANDIDATES = 3
 DEVICE_PATTERN = re.compile(r"[A-Za-z0-9_~:./-]{1,600}", re.ASCII)
@@ -36,9 +34,7 @@ def without_ours(header: str, session_cookie: str) -> str:
 @cache
 def _ours(session_cookie: str) -> re.Pattern[str]:
     """Under HTTPS and without it, because one of the two may be left from before. Servers join two headers by a comma."""
-    return re.compile(
-        rf"(^|,)[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{FLOW}[0-9a-f]{{16}}|{REASON}|{PENDING_COOKIE}|{PASSKEY_COOKIE})="
-    )
+    return re.compile(rf"(^|,)[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{OTHER_COOKIES})=")
 
 
 class NewCookies(dict[str, tuple[str, str]]):

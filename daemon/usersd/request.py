@@ -11,14 +11,14 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from usersctl.config import Settings
-from usersctl.config.values import UNIX
+from usersctl.config.values import REASON_COOKIE, UNIX
 from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
 from usersctl.networks import is_in
 from usersctl.secrets import digest
-from usersd.cookies import DEVICE_PATTERN, REASON, TOKEN_PATTERN, NewCookies, cookie_values
+from usersd.cookies import DEVICE_PATTERN, TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
 
 MAX_BODY = 64 * 1024
@@ -207,7 +207,7 @@ class Request:
 
     @property
     def _reason_cookie(self) -> str:
-        return f"{'__Host-' * self.settings.https}{REASON}"
+        return f"{'__Host-' * self.settings.https}{REASON_COOKIE}"
 
     def leave_reason(self, detail: str) -> None:
         self.new_cookies.set(self._reason_cookie, detail, max_age=60)

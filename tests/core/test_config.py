@@ -185,6 +185,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("auth.unconfirmedExpiration", 0, timedelta(0)),
     ("auth.rememberMeExpiration", 3650, timedelta(days=3650)),
     ("auth.cookieName", "my-cookie_1", "my-cookie_1"),
+    ("auth.cookieName", "oauth_session", "oauth_session"),
     ("auth.allowedOrigins", ["https://App.example.com/"], ("https://app.example.com",)),
     ("auth.roleRules", {"/admin/*": "admin", "/x": "user"}, (("/admin/*", "admin"), ("/x", "user"))),
     ("auth.roleRules", {"/hr": "group:h.r-1"}, (("/hr", "group:h.r-1"),)),
@@ -306,6 +307,7 @@ BAD: list[tuple[str, list[Any]]] = [
     ("auth.tokenExpiration", [0, -1, "1440", 1.5, True, 10**12]),
     ("auth.rememberMeExpiration", [0, 3651, None]),
     ("auth.cookieName", ["", "a b", "a;b", "é", "__Host-x", "__secure-x", 7, "_"]),
+    ("auth.cookieName", ["auth_pending", "auth_passkey", "sign_in_reason", "oauth_0123456789abcdef"]),
     (
         "auth.roleRules",
         [

@@ -8,15 +8,11 @@ from urllib.parse import urlsplit
 
 from usersctl.config import values
 from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
-from usersctl.config.values import Kind
+from usersctl.config.values import PASSKEY_COOKIE, PENDING_COOKIE, Kind
 from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Role
 from usersctl.store.conninfo import Conninfo, Database
-
-PENDING_COOKIE = "auth_pending"
-PASSKEY_COOKIE = "auth_passkey"
-
 
 # The roles whose users must have a second factor, by auth.secondFactor.
 _WITH_FACTOR: dict[str, frozenset[str]] = {

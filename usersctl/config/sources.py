@@ -339,9 +339,9 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
         table = name.rpartition(".")[0] + "."
         names = (name, *(other for other in origins if other.startswith(table)))
         written = next(filter(origins.__contains__, names), name)
-        source, value = origins.get(written, Origin("configuration", None))
-        told = _as_text(value, secret=_known(written).secret)
-        raise ConfigError(f"{source}: {written} = {told}: {allowed}")
+        origin = origins.get(written, Origin("configuration", None))
+        value = _as_text(origin.value, secret=_known(written).secret)
+        raise ConfigError(f"{origin.source}: {written} = {value}: {allowed}")
 
     allowed_origins = {settings.base_url, *settings.allowed_origins}
     redirects = {key.name: getattr(settings, key.field) for key in KEYS.values() if key.kind is redirect}

@@ -14,6 +14,15 @@ from usersctl.store.conninfo import Conninfo, Database, is_conninfo, is_well_for
 MASK = "***"  # in the place of a secret
 UNIX = "unix"  # among the trusted proxies, and as the address of a client of the Unix socket
 
+# The cookies beside that of the session.
+FLOW_COOKIE = "oauth_"  # and 16 hexadecimal digits: of a sign-in that waits for the provider
+REASON_COOKIE = (
+    "sign_in_reason"  # why a sign-in through the provider failed, for the next visit of our sign-in page
+)
+PENDING_COOKIE = "auth_pending"
+PASSKEY_COOKIE = "auth_passkey"
+OTHER_COOKIES = f"{FLOW_COOKIE}[0-9a-f]{{16}}|{REASON_COOKIE}|{PENDING_COOKIE}|{PASSKEY_COOKIE}"  # a pattern
+
 T = TypeVar("T")
 
 
@@ -328,6 +337,8 @@ def cookie_name(value: Any) -> str:
         raise BadValue("must be letters, digits, - and _")
     if value.lower().startswith(("__host-", "__secure-")):
         raise BadValue("must be without __Host-: that is added when baseUrl is https")
+    if re.fullmatch(OTHER_COOKIES, value):
+        raise BadValue("must be another name: the service has a cookie of this one")
     return value
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from usersctl.config import Settings
+from usersctl.config.values import FLOW_COOKIE
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
 from usersctl.models import OAUTH, PROVIDER, TokenKind
@@ -17,7 +18,7 @@ from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, ref
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
 from usersd.access import SECOND_STEP, identify, is_navigation_of_another_site, own_path
-from usersd.cookies import FLOW, cookie_values
+from usersd.cookies import cookie_values
 from usersd.handlers.session import set_session_cookie, unless_pending
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import SIGNING_IN, Operation
@@ -264,4 +265,4 @@ def _flow_cookie(settings: Settings, state: str) -> str:
 
 
 def _prefix(settings: Settings) -> str:
-    return f"{'__Host-' * settings.https}{FLOW}"
+    return f"{'__Host-' * settings.https}{FLOW_COOKIE}"
