@@ -213,6 +213,8 @@ MUCH = b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n"
         (POST + b"Expect: 100-continue\r\nContent-Length: 65537\r\n\r\n", 413),
         (POST + b"Content-Length: 65537\r\n\r\n", 413),
         (POST + b"Transfer-Encoding: chunked\r\n\r\n20000\r\n" + b"x" * 0x20000 + b"\r\n0\r\n\r\n", 413),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 600_000, 413),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 100_000, 413),
         (GET + b"X: " + b"x" * 16384 + b"\r\n\r\n", 431),
         (b"GET /" + b"x" * 17000, 431),
         (b"GET http://evil/admin HTTP/1.1\r\nHost: x\r\n\r\n", 400),

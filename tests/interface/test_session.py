@@ -807,6 +807,20 @@ def test_a_chunked_body_is_read(site: Site) -> None:
     assert site.raw(sent).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+@pytest.mark.parametrize("chunk", [65_537, 7_001, 1])
+def test_a_chunked_body_may_be_as_large_as_any_other(site: Site, chunk: int) -> None:
+    site.add()
+    head = f"POST {SESSION} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    statuses = {}
+    for size in (65_535, 65_536, 65_537):
+        raw = json.dumps(GOOD).encode().ljust(size)
+        parts = [raw[at : at + chunk] for at in range(0, size, chunk)]
+        body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*parts, b""])
+        reply = site.raw(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + body)
+        statuses[size] = int(reply.split(b" ", 2)[1])
+    assert statuses == {65_535: 200, 65_536: 200, 65_537: 413}
+
+
 def test_unknown_fields_change_nothing(site: Site) -> None:
     ada = site.add()
     reply = site.client().post(SESSION, GOOD | {"role": "admin", "id": 7, "remember_me": True, "user": {}})

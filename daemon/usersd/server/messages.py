@@ -10,7 +10,7 @@ from typing import Any
 from waitress.channel import ClientDisconnected
 from waitress.parser import HTTPRequestParser, ParsingError, TransferEncodingNotImplemented
 from waitress.task import WSGITask
-from waitress.utilities import build_http_date
+from waitress.utilities import RequestEntityTooLarge, build_http_date
 
 from usersd.response import STATUS_LINES, Response
 from usersd.server.lanes import NONBLOCKING, MustWait
@@ -25,6 +25,7 @@ MESSAGES = {
     503: "Too many logins at once, please try again",
 }
 _VARIABLES = {"CONTENT_LENGTH": "CONTENT_LENGTH", "CONTENT_TYPE": "CONTENT_TYPE"}  # the others are HTTP_...
+MAX_FRAMING = 512 * 1024  # bytes around the chunks of a body, beyond as many as the body has
 HEADERS_PARSED = (413, 503)  # refused after the headers were parsed, so the application sees method and path
 
 # The head of a plain request: without escapes in its path, odd characters, or a body. A part that fits takes nothing back
@@ -50,7 +51,24 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
             head = _PLAIN.match(data.decode("latin-1"))
             if head is not None and head.end() < self.adj.max_request_header_size and self._read(head):
                 return head.end()
+        if self.chunked and self.body_rcv is not None and not self.completed:
+            return self._receive_chunks(data)
         consumed: int = super().received(data)
+        return consumed
+
+    def _receive_chunks(self, data: bytes) -> int:
+        """As waitress does it, which would count what stands around the chunks as a part of the body."""
+        chunks = self.body_rcv
+        consumed: int = chunks.received(data)
+        self.body_bytes_received += consumed
+        size = len(chunks)
+        if size >= self.adj.max_request_body_size or self.body_bytes_received > 2 * size + MAX_FRAMING:
+            self.error = RequestEntityTooLarge("chunks")
+        else:
+            self.error = chunks.error
+        self.completed = chunks.completed or self.error is not None
+        if self.completed:
+            self.headers["CONTENT_LENGTH"] = str(size)
         return consumed
 
     def _read(self, head: re.Match[str]) -> bool:
