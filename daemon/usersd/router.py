@@ -25,8 +25,9 @@ class Match(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """The methods, as the header Allow lists them."""
-        return ", ".join(sorted(self.methods))
+        """The methods, as the header Allow lists them: without the HEAD of a route that refuses it."""
+        listed = (name for name, route in self.methods.items() if name != "HEAD" or not route.once)
+        return ", ".join(sorted(listed))
 
 
 NO_MATCH = Match({}, {})

@@ -704,6 +704,10 @@ def test_head_without_a_session_is_refused_like_get(site: Site) -> None:
         ("DELETE", "/_tasks/", "GET, HEAD"),
         ("POST", "/login", "GET, HEAD"),
         ("BREW", "/", "GET, HEAD"),
+        # What works once refuses HEAD.
+        ("POST", "/api/users/confirm-email", "GET"),
+        ("POST", "/api/users/auth/oauth/callback", "GET"),
+        ("HEAD", "/api/users/auth/oauth/callback", "GET"),
     ],
 )
 def test_a_known_path_with_another_method_is_a_405(site: Site, method: str, path: str, allowed: str) -> None:
