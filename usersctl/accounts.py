@@ -233,6 +233,6 @@ def _is_another(email: str, user: User, by: Actor) -> bool:
 def _entered(user: User) -> User:
     """No password opens an account whose owner has not accepted the invitation."""
     if user.awaits_owner:
-        hint = f"usersctl link invite {user.id} prints a link; usersctl activate {user.id} makes it an account like others"
+        hint = f"print it with: usersctl link invite {user.id}; make the account one like others with: usersctl activate {user.id}"
         raise Forbidden("The owner of an invited account sets its password with the link", hint=hint)
     return user

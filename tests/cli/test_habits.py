@@ -211,6 +211,17 @@ def test_no_hint_repeats_a_password_of_the_database(usersctl: Command, db: str) 
             assert done.code != 0
 
 
+def test_each_command_of_a_hint_is_for_the_database_that_was_named(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("invite", "send", "grace@example.com")
+    there = ("--db", str(usersctl.database))
+    for asked in (("create", "ada@example.com"), ("set-password", "grace@example.com")):
+        hint = usersctl(*there, *asked, "--generate").stderr.splitlines()[-1]
+        commands = hint.split(": usersctl ")[1:]
+        assert len(commands) == 2
+        assert all(each.split(";")[0].endswith(f" --db {usersctl.database}") for each in commands), hint
+
+
 def test_a_hint_repeats_a_database_on_a_server_without_a_password(usersctl: Command) -> None:
     server = "postgresql://users@127.0.0.1:1/users"
     assert (
