@@ -56,7 +56,7 @@ _DESCRIPTION = """\
 Bodies are JSON objects of at most 64 kB, sent as `application/json`; every error is `{statusCode, statusMessage}`. Sign in
 with a cookie, or send the same token, or one made by `usersctl token create`, as a bearer token. Without a session, every
 path that is not for anyone is answered 401, also one that does not exist. A change that a browser sends for another site is
-answered 403. HEAD is answered wherever GET is, and has no effect."""
+answered 403. HEAD is answered wherever GET is, except where a GET works once."""
 
 
 def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
