@@ -28,10 +28,11 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
     connection.execute("BEGIN IMMEDIATE")
     try:
         migrated = None
-        if not database_file.is_current(connection, path):  # another process may have been quicker
-            if database_file.is_empty(connection):
+        version = database_file.version_of(connection, path)
+        if version != database_file.VERSION:  # else another process was quicker
+            if version is None:
                 _run_schema(connection)
-            elif connection.execute("PRAGMA user_version").fetchone() == (0,):
+            elif version == 0:
                 migrated = _adopt(connection, path)
             else:
                 migrated = _renew(connection, path)

@@ -111,14 +111,7 @@ class PostgresStore(Store):
         new.finish()
         self.migrated = Migrated(accounts, None, [])
 
-    def _is_current_on(self, connection: Connection) -> bool:
-        return self._version_on(connection) == VERSION
-
-    def _is_empty(self, connection: Connection) -> bool:
-        return self._version_on(connection) is None
-
     def _version_on(self, connection: Connection) -> int | None:
-        """None for an empty database; raises for one that is newer, was moved, or belongs to another program."""
         # Only a statement that reads a table learns of those that others made since this transaction began.
         known = "SELECT to_regclass('installation'), to_regclass('users') FROM pg_class LIMIT 1"
         ((ours, users),) = connection.run(known)
