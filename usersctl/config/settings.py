@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from usersctl.config import values
-from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
+from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings, host_of
 from usersctl.config.values import Kind
 from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
@@ -266,7 +266,7 @@ class Settings(NamedTuple):
     @property
     def rp_id(self) -> str | None:
         """The name that passkeys belong to: the host of baseUrl. None for an address that is no name, where there are none."""
-        host = urlsplit(self.base_url).hostname or ""
+        host = host_of(self.base_url)
         is_number = ":" in host or host.rpartition(".")[2].isdigit()  # as browsers tell an IPv4 address
         return None if is_number else host
 
