@@ -278,10 +278,13 @@ class Settings(NamedTuple):
             return None
         return parts._replace(netloc=parts.netloc.replace("localhost", "127.0.0.1")).geturl()
 
+    def cookie(self, name: str) -> str:
+        """Its whole name. Browsers take one with the prefix over HTTPS and from this host only."""
+        return f"{'__Host-' * self.https}{name}"
+
     @property
     def session_cookie(self) -> str:
-        """The cookie's whole name. Browsers take one with the prefix over HTTPS and from this host only."""
-        return f"{'__Host-' * self.https}{self.cookie_name}"
+        return self.cookie(self.cookie_name)
 
     @property
     def device_cookie(self) -> str:
@@ -291,12 +294,12 @@ class Settings(NamedTuple):
     @property
     def passkey_cookie(self) -> str:
         """Names a browser for which a challenge was made."""
-        return f"{'__Host-' * self.https}{PASSKEY_COOKIE}"
+        return self.cookie(PASSKEY_COOKIE)
 
     @property
     def pending_cookie(self) -> str:
         """Of a sign-in that waits for its second factor."""
-        return f"{'__Host-' * self.https}{PENDING_COOKIE}"
+        return self.cookie(PENDING_COOKIE)
 
     @property
     def roles_with_factor(self) -> frozenset[str]:
