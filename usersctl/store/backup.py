@@ -23,8 +23,6 @@ from usersctl.store.sqlite_store import store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
-__all__ = ["BackupReport", "DatedBackups", "Replacement", "check", "check_in_use", "checked_copy"]
-
 DELETIONS_WAIT = timedelta(days=7)
 
 # --- check ---
