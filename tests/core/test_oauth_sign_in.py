@@ -456,6 +456,6 @@ def test_the_recipes_of_the_documentation_are_configurations_that_start(tmp_path
         file = tmp_path / "users.toml"
         file.write_text(recipe, "utf-8")
         settings = load(config=file, env={"HOME": str(tmp_path)}).settings
-        assert settings.has_provider
+        assert settings.providers
     for code in (FAILED, NOT_CONFIGURED, NOT_REGISTERED, INACTIVE):
         assert f"| `{code}` |" in text

@@ -85,7 +85,7 @@ def create(
             raise
         return
     chosen.report(f"Created {_described(user)}", user)
-    if run.loaded.settings.has_provider and not proven:
+    if run.loaded.settings.providers and not proven:
         run.out.note("The first sign-in through the provider ends this password; with --proven it would stay")
 
 

@@ -336,11 +336,6 @@ class Settings(NamedTuple):
     def provider(self, name: str) -> ProviderSettings | None:
         return next((provider for provider in self.providers if provider.name == name), None)
 
-    @property
-    def has_provider(self) -> bool:
-        """True if people can sign in through an identity provider."""
-        return bool(self.providers)
-
     def opens(self, provider: str, issuer: str) -> bool:
         """Whether a link to this provider and issuer ("": not known yet) signs in."""
         configured = self.provider(provider)

@@ -240,7 +240,7 @@ def profile(request: Request, service: Service) -> Response:
         connections=connections,
         proofs=proofs(request, connections, then),
         provider=" / ".join(provider.display for provider in request.settings.providers),
-        ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
+        ends_password=bool(request.settings.providers) and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
         **factors_page.content(request, service),
         device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
