@@ -14,7 +14,6 @@ from usersd.openapi.schemas import (
     array,
     boolean,
     exactly,
-    fields,
     integer,
     model,
     or_null,
@@ -43,10 +42,7 @@ _NEW_TOTP = {
 }
 RECOVERY_CODES = {"recoveryCodes": array(RECOVERY_CODE)}
 # The codes come with the first factor only.
-CONFIRMED = fields({"success": {"type": "boolean", "const": True}} | RECOVERY_CODES, ["success"]) | {
-    "title": "FactorAdded",
-    "additionalProperties": False,
-}
+CONFIRMED = model("FactorAdded", DONE["properties"] | RECOVERY_CODES, may_lack=RECOVERY_CODES)
 
 
 class FirstCode(Body, missing="Code is required"):
