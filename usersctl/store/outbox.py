@@ -51,7 +51,7 @@ class Outbox(Statements):
         """The email that is due longest."""
         where = "webhook = ? AND state = 'waiting' AND due_at <= ?"
         statement = f"SELECT id FROM outbox WHERE {where} ORDER BY due_at, id LIMIT 1"
-        return self._first(lambda row: int(row[0]), statement, (webhook, due_by))
+        return self._value(int, statement, (webhook, due_by))
 
     def claim_email(self, email_id: int, due_by: str, lease: timedelta) -> QueuedEmail | None:
         """No other worker takes the email before `lease` is over. Clears its last error."""
@@ -69,7 +69,7 @@ class Outbox(Statements):
     def next_email_due(self, webhook: str = "") -> str | None:
         where = "webhook = ? AND state = 'waiting'"
         statement = f"SELECT due_at FROM outbox WHERE {where} ORDER BY due_at LIMIT 1"
-        return self._first(lambda row: str(row[0]), statement, (webhook,))
+        return self._value(str, statement, (webhook,))
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
         changes = "state = ?, finished_at = ?, last_error = ?"
