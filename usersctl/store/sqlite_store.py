@@ -56,8 +56,7 @@ class SQLiteStore(Store):
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
-        self.migrated = upgrade_database(connection, self._path)
-        self.made = self.migrated is None
+        self.made, self.migrated = upgrade_database(connection, self._path)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:

@@ -18,8 +18,8 @@ from usersctl.store import database_file
 from usersctl.store.database_file import Migrated
 
 
-def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | None:
-    """Makes an empty or older database a current one; None if it was empty, or another process was quicker."""
+def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, Migrated | None]:
+    """Makes an empty or older database a current one, and tells which of the two; neither, if another process was quicker."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
     # The old table of users is replaced while other tables refer to it.
@@ -52,7 +52,7 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
         ).fetchall():
             connection.execute(f"DETACH {name}")
         connection.execute("PRAGMA foreign_keys = ON")
-    return migrated
+    return version is None, migrated
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
