@@ -88,9 +88,8 @@ class FirstAdmin(NamedTuple):
             with self.store.write() as tx:
                 registered = tx.user_by_email(new.email)
                 if registered is not None and registered.awaiting_confirmation:
-                    remove_registration(
-                        tx, registered, by=SYSTEM
-                    )  # a stranger's, perhaps: the operator vouches
+                    # A stranger's, perhaps: the operator vouches.
+                    remove_registration(tx, registered, by=SYSTEM)
                 make_free(tx, self.emails, new.email, by=SYSTEM)
                 user = tx.add_user(new._replace(email_proven_at=tx.now_text))
                 tx.audit(SYSTEM, "create", user, role=user.role, active=True, proven=True)

@@ -278,7 +278,7 @@ class Cleanup(NamedTuple):
         }
 
 
-class Locks(NamedTuple):
+class LockRules(NamedTuple):
     """From how many failed logins in a row on an account is locked: see usersctl/throttle.py."""
 
     of_strangers: int
@@ -294,7 +294,7 @@ class UserFilter(NamedTuple):
     descending: bool = False
     state: str | None = None
     group: str | None = None
-    locks: Locks | None = None  # for the state "locked"; None: limits are off, and no account is locked
+    locks: LockRules | None = None  # for the state "locked"; None: limits are off, and no account is locked
     no_factor: bool = False  # only without a second factor
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from usersctl.config import Settings
+from usersctl.config.providers import host_of
 from usersctl.errors import Busy, Invalid
 from usersctl.models import UNUSABLE, Credentials, Newcomer, User
 
@@ -264,7 +264,7 @@ def _refuse_common(settings: Settings, folded: str, owner: User | Newcomer) -> N
 
 def _names_of_service(settings: Settings) -> set[str]:
     """The brand, and the host of `baseUrl` with its labels and the domains that it belongs to; in one letter case."""
-    labels = (urlsplit(settings.base_url).hostname or "").split(".")
+    labels = host_of(settings.base_url).split(".")
     domains = {".".join(labels[start:]) for start in range(len(labels))}
     brand = settings.brand.casefold()
     return {brand, "".join(brand.split()), *labels, *domains}

@@ -21,9 +21,8 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
 
     line = line.strip()
     if not line.isascii():
-        raise ValueError(
-            "only ASCII digits, letters and signs"
-        )  # int() would take the digits of other scripts
+        # int() would take the digits of other scripts.
+        raise ValueError("only ASCII digits, letters and signs")
     if line.startswith("@"):
         if line not in _ALIASES:
             raise ValueError(f"known aliases: {', '.join(_ALIASES)}")

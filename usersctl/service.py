@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from usersctl.clock import Clock, utc_now
 from usersctl.config import Settings
-from usersctl.models import OAUTH
 from usersctl.passwords import Hasher
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
@@ -217,11 +216,6 @@ class Service:
             places = BoundedSemaphore(at_once)
             sign_ins[each.name] = OAuthSignIn(self.store, each, self.emails, provider, self.http, places, {})
         return sign_ins
-
-    @property
-    def oauth(self) -> "OAuthSignIn":
-        """The sign-in through the provider of auth.oauth."""
-        return self.sign_ins[OAUTH]
 
     @cached_property
     def freshness(self) -> "Freshness":

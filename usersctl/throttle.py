@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
 from usersctl.errors import Busy, CodesClosed, Invalid, StoreUnusable, TooMany, WrongPassword
-from usersctl.models import Actor, Credentials, Device, Locks, User
+from usersctl.models import Actor, Credentials, Device, LockRules, User
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.store.store import Store
@@ -171,14 +171,14 @@ class AccountThrottle(NamedTuple):
         # A clock that was set back must not lengthen the wait: the next failure is noted in its new time.
         return delay - waited if timedelta() <= waited < delay else None
 
-    def locks(self, now: datetime) -> Locks | None:
+    def locks(self, now: datetime) -> LockRules | None:
         """What `wait` and `is_locked` say, for a list of locked accounts; None if limits are off."""
         if not self.enabled:
             return None
         doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
         delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
         since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
-        return Locks(self.of_strangers, self.of_known, since)
+        return LockRules(self.of_strangers, self.of_known, since)
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from usersctl import errors
-from usersctl.models import Role, TokenKind, User
+from usersctl.models import Role, TokenKind
 from usersctl.oauth.refusals import FAILED
 from usersctl.service import Service
 from usersd import access
@@ -113,7 +113,7 @@ class App:
         refusal = (
             self._factor_first(request, route)
             or access.refuse_scope(request, route.scope)
-            or self._forbidden(request, route, request.user)
+            or self._forbidden(request, route)
         )
         if refusal is None and _is_own_change_by_token(request, route):
             refusal = error_response(403, "Sign in to change this")
@@ -128,8 +128,9 @@ class App:
             return None
         return access.factor_first(request, page)
 
-    def _forbidden(self, request: Request, route: Route, user: User | None) -> Response | None:
+    def _forbidden(self, request: Request, route: Route) -> Response | None:
         """For a caller with the wrong role, and for a route that is closed to all."""
+        user = request.user
         if route.access is Access.REGISTRATION:
             return error_response(403, "Registration is closed")
         if route.access is Access.THIS_MACHINE and not self._admits_anonymous(request, route):

@@ -1,9 +1,9 @@
 """`serve --dev`: a trial on this machine, with a database, sample people and an identity provider of its own."""
 
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from usersctl.config import Settings
+from usersctl.config.providers import host_of
 from usersctl.config.sources import COMMAND_LINE, Loaded, Origin
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
@@ -75,7 +75,7 @@ def refuse_others(settings: Settings, origins: dict[str, Origin]) -> None:
     needed = {}
     if not is_loopback(settings.host):
         needed["server.host"] = "--host 127.0.0.1"
-    if not is_loopback(urlsplit(settings.base_url).hostname or ""):
+    if not is_loopback(host_of(settings.base_url)):
         needed["baseUrl"] = f"--base-url http://localhost:{settings.port}"
     if needed:
         sources = ", ".join(f"{key}: {origins[key].source}" for key in needed)

@@ -207,7 +207,7 @@ class Request:
 
     @property
     def _reason_cookie(self) -> str:
-        return f"{'__Host-' * self.settings.https}{REASON_COOKIE}"
+        return self.settings.cookie(REASON_COOKIE)
 
     def leave_reason(self, detail: str) -> None:
         self.new_cookies.set(self._reason_cookie, detail, max_age=60)

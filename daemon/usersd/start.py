@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
 from usersctl.config.values import is_loopback
@@ -174,15 +174,11 @@ def hosted(
         leader = Leader(service, log=log)
         leader.start()
         stack.callback(leader.stop)
-        optional: Any = {"on_tick": counters.tick} if counters else {}
         daemon = Hosted(
-            app=app,
-            answer=app.answer,
-            lane=app.lane,
-            on_error=app.server_error,
-            on_stop=service.stop,
-            **optional,
+            app=app, answer=app.answer, lane=app.lane, on_error=app.server_error, on_stop=service.stop
         )
+        if counters is not None:
+            daemon = daemon._replace(on_tick=counters.tick)
         if behind is not None:
             from usersd.dev_proxy import in_front_of
 

@@ -26,6 +26,7 @@ from support.oauth_site import (
 from support.web import Reply, running
 
 from usersctl.devices import KEY
+from usersctl.models import OAUTH
 from usersctl.secrets import sign
 from usersctl.service import Service
 from usersd.handlers.oauth import PURPOSE, Flow
@@ -259,7 +260,7 @@ def test_a_callback_that_comes_twice_at_once_asks_the_provider_once_and_signs_in
 def test_a_second_click_during_the_first_gets_the_same_session(site: OAuthSite, browser: Browser) -> None:
     """A browser drops the answer to the first click."""
     name, value, back = begun(browser)
-    provider, arrived, go_on = site.service.oauth.provider, threading.Event(), threading.Event()
+    provider, arrived, go_on = site.service.sign_ins[OAUTH].provider, threading.Event(), threading.Event()
     exchange = provider.exchange
 
     def slow(**keywords: Any) -> Any:
@@ -285,7 +286,7 @@ def test_a_second_click_during_the_first_gets_the_same_session(site: OAuthSite, 
     }
     assert [reply.header("Location") for reply in replies] == ["/"] * 3
     assert (len(tokens), site.exchanges()) == (1, 1)
-    assert site.service.oauth.under_way == {}
+    assert site.service.sign_ins[OAUTH].under_way == {}
 
 
 def test_a_second_click_during_a_failing_first_fails_with_it(site: OAuthSite, browser: Browser) -> None:

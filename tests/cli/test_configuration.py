@@ -192,7 +192,7 @@ def loaded_from(name: str, content: str) -> Loaded:
 
 def is_usable(name: str, value: Any) -> bool:
     try:
-        KEYS[name].kind.check(value)
+        KEYS[name].kind(value)
     except BadValue:
         return False
     return True

@@ -22,7 +22,7 @@ from usersctl.errors import (
     Unauthenticated,
 )
 from usersctl.invitations import guest, lifetime_of
-from usersctl.models import SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, User
+from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -437,7 +437,7 @@ def test_nothing_is_accepted_in_a_lockdown(service: Service) -> None:
 
 def by_provider(service: Service, email: str = ADA) -> User:
     profile = Profile("1001", email, email_verified=True, name="Ada Lovelace", picture=None)
-    return service.oauth.user_for(profile, then=lambda _tx, user: user, by=SYSTEM)
+    return service.sign_ins[OAUTH].user_for(profile, then=lambda _tx, user: user, by=SYSTEM)
 
 
 def test_a_sign_in_by_the_provider_accepts_the_invitation(make_service: Callable[..., Service]) -> None:

@@ -42,7 +42,7 @@ def profile(subject: str = "1001", email: str = "ada@example.com", **more: Any) 
 
 
 def signs_in(service: Service, *words: str, **more: Any) -> User:
-    return service.oauth.user_for(profile(*words, **more), then=lambda _tx, user: user, by=SYSTEM)
+    return service.sign_ins[OAUTH].user_for(profile(*words, **more), then=lambda _tx, user: user, by=SYSTEM)
 
 
 def refusal(service: Service, *words: str, **more: Any) -> str:
@@ -385,13 +385,13 @@ def test_the_database_refuses_a_subject_on_two_accounts(service: Service) -> Non
 
 
 def test_a_state_is_spent_once_and_removed_after_its_lifetime(service: Service, clock: FakeClock) -> None:
-    service.oauth.spend("a state")
+    service.sign_ins[OAUTH].spend("a state")
     with pytest.raises(SignInRefused, match="used before"):
-        service.oauth.spend("a state")
-    service.oauth.spend("another")
+        service.sign_ins[OAUTH].spend("a state")
+    service.sign_ins[OAUTH].spend("another")
     clock.move(seconds=STATE_LIFETIME.total_seconds() + 1)
     service.cleaner.run(by=SYSTEM)
-    service.oauth.spend("a state")  # its cookie is too old by now
+    service.sign_ins[OAUTH].spend("a state")  # its cookie is too old by now
 
 
 # --- unlinked ---
@@ -429,7 +429,7 @@ def test_unlinking_an_account_without_a_link_changes_nothing(service: Service, c
 def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
     usersctl.add("ada")
     with usersctl.service() as service:
-        service.oauth.user_for(profile(), then=lambda _tx, user: user, by=SYSTEM)
+        service.sign_ins[OAUTH].user_for(profile(), then=lambda _tx, user: user, by=SYSTEM)
     assert "1001" in usersctl.ok("show", "ada@example.com").stdout
     shown = usersctl.ok("show", "ada@example.com", "--json").json
     assert (shown["oauth_id"], shown["profile_picture"]) == ("1001", PICTURE)
@@ -456,6 +456,6 @@ def test_the_recipes_of_the_documentation_are_configurations_that_start(tmp_path
         file = tmp_path / "users.toml"
         file.write_text(recipe, "utf-8")
         settings = load(config=file, env={"HOME": str(tmp_path)}).settings
-        assert settings.has_provider
+        assert settings.providers
     for code in (FAILED, NOT_CONFIGURED, NOT_REGISTERED, INACTIVE):
         assert f"| `{code}` |" in text

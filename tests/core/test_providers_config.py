@@ -115,7 +115,7 @@ def test_a_provider_without_client_or_secret_signs_nobody_in(load_text: LoadText
     text = '[auth.providers.a]\npreset = "google"\nclientId = "x"\n[auth.providers.b]\npreset = "gitlab"\nclientSecret = ""\n'
     loaded = load_text(text)
     assert (providers(loaded), len(loaded.settings.described_providers)) == ({}, 3)
-    assert not loaded.settings.has_provider
+    assert not loaded.settings.providers
 
 
 def test_no_secret_is_shown(load_text: LoadText) -> None:

@@ -11,7 +11,7 @@ from support.identities import link
 from support.tables import statements
 
 from usersctl.errors import UsersError
-from usersctl.models import Actor, Client, EmailState, User
+from usersctl.models import OAUTH, Actor, Client, EmailState, User
 from usersctl.oauth.providers import Profile
 from usersctl.service import Service
 from usersctl.why import Cause, Explanation, Gate, Why
@@ -181,7 +181,7 @@ def test_a_user_without_a_password_gets_in_by_email_or_provider(service: Service
     ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
     assert stopped_by(explained(service, ada)) == ("password", f"usersctl link reset {ada.id}")
     assert "links the account" in gate(explained(service, ada, **PROVIDER), "provider").message
-    service.oauth.user_for(
+    service.sign_ins[OAUTH].user_for(
         Profile("77", "ada@example.com", True, None, None), then=lambda _tx, user: user, by=Actor("system")
     )
     assert explained(service, ada, **PROVIDER).shut is None

@@ -184,7 +184,7 @@ def _admin() -> Any:
 
 def run(statement: str) -> list[tuple[Any, ...]]:
     """A statement about the server."""
-    with _admin().patient():
+    with _admin().patient(600):
         rows: list[tuple[Any, ...]] = _admin().run(statement).fetchall()
     return rows
 
@@ -226,7 +226,7 @@ def _template() -> str:
 def opened(database: Conninfo) -> Iterator[Any]:
     from usersctl.store.postgres.driver import Connection
 
-    with closing(Connection(database)) as connection, connection.patient():
+    with closing(Connection(database)) as connection, connection.patient(600):
         yield connection
 
 

@@ -200,7 +200,7 @@ def running(
     with hosting(
         Hosted(app=app, answer=app.answer, lane=app.lane, on_error=app.server_error, on_stop=service.stop),
         listener,
-        away_threads=AWAY_THREADS if service.settings.has_provider else 4,
+        away_threads=AWAY_THREADS if service.settings.providers else 4,
     ) as port:
         yield Site(service, port, stream, app)
 

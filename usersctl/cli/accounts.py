@@ -85,7 +85,7 @@ def create(
             raise
         return
     chosen.report(f"Created {_described(user)}", user)
-    if run.loaded.settings.has_provider and not proven:
+    if run.loaded.settings.providers and not proven:
         run.out.note("The first sign-in through the provider ends this password; with --proven it would stay")
 
 
@@ -93,7 +93,7 @@ def _report_existing(
     run: Invocation, service: "Service", email: str, *, if_missing: bool, generate: bool
 ) -> bool:
     """Returns False, and reports nothing, if no account has the address."""
-    from usersctl.addresses import holder_of  # late: it imports hashing, which a help text does without
+    from usersctl.addresses import holder_of  # late: it imports the SQL, which a help text does without
 
     with service.store.glance() as tx:
         user = holder_of(tx, email)
@@ -183,7 +183,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
     if run.out.json:
         run.out.write_json(account.as_json())
         return
-    from usersctl.throttle import counter_of  # late: it imports hashing
+    from usersctl.throttle import counter_of  # late, as above
 
     with service.store.read() as tx:
         sessions = list(tx.tokens(account.id, live=True))

@@ -14,7 +14,7 @@ from typer import Context, Option
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import complete_user, invocation, one_reference
 from usersctl.cli.show.cells import plain, to_json
-from usersctl.cli.show.listing import print_json_array
+from usersctl.cli.show.listing import ON_A_TERMINAL, print_json_array
 from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # Beside them, JSON has `events`: the names by which webhooks tell of the row.
 COLUMNS = ("id", "at", "actor", "origin", "action", "user_id", "email", "details", "actor_email")
-ON_A_TERMINAL = 50
 POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
 COMMITTED_WITHIN = timedelta(seconds=10)  # a session, after its moment: a request fails before that
 

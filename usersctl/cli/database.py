@@ -23,7 +23,7 @@ from usersctl.text import counted
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
     from usersctl.factors.sealing import Sealer
-    from usersctl.store.backup import BackupReport
+    from usersctl.store.checks import BackupReport
 
 
 BackupFile = Annotated[Path, Argument(metavar="FILE", help="A file that `db backup` made.")]

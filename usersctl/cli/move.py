@@ -46,7 +46,7 @@ def move(
 
 def _target(to: str) -> Database:
     try:
-        target: Database = database.check(to)
+        target = database(to)
     except BadValue as problem:
         raise Invalid(f"TO {problem}") from None
     refuse_password("TO", target, "put it into a file that PGPASSFILE names")

@@ -43,10 +43,9 @@ def _origin(address: str) -> str:
     if not is_url and not re.search(r":[0-9]+/?$", address):
         return ""
     try:
-        origin: str = origin_of.check(address if is_url else f"http://{address}")
+        return origin_of(address if is_url else f"http://{address}")
     except BadValue:
         return ""
-    return origin
 
 
 def balanced(daemons: Sequence[str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def expanded(references: Iterable[str]) -> Iterator[str]:
         if reference != "-":
             yield reference
             continue
-        from usersctl.transfer.rows import lines  # late: it imports csv and other formats
+        from usersctl.transfer.rows import lines  # late: most commands read none
 
         try:
             for line in lines(sys.stdin, LONGEST_USER):
@@ -166,7 +166,7 @@ def new_password(
     if stdin + (file is not None) + generate > 1:
         raise Invalid("Choose one of --password-stdin, --password-file and --generate")
     if generate:
-        from usersctl import secrets  # late: it imports cryptography
+        from usersctl import secrets  # late: it imports hashing
 
         text = secrets.new_password(max(20, run.loaded.settings.min_length))
     elif stdin:

@@ -13,6 +13,7 @@ from usersctl.cli.questions import (
     one_user,
     users,
 )
+from usersctl.cli.show.cells import in_cell
 from usersctl.cli.show.listing import print_json_list
 from usersctl.durations import span
 from usersctl.errors import Invalid, NotFound
@@ -129,7 +130,7 @@ def list_(
             _draw(run, list(rows))
         else:
             columns = (*COLUMNS, "email", *LIMITS)
-            run.out.table(columns, ([_in_cell(row[name]) for name in columns] for row in rows))
+            run.out.table(columns, ([in_cell(row[name]) for name in columns] for row in rows))
 
 
 def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
@@ -138,7 +139,7 @@ def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
     limits = [name for name in LIMITS if any(row[name] for row in rows)]
     columns = ("id", "user", *COLUMNS[2:], *limits)
     cells = [
-        [f"{row['user_id']} {row['email']}" if name == "user" else _in_cell(row[name]) for name in columns]
+        [f"{row['user_id']} {row['email']}" if name == "user" else in_cell(row[name]) for name in columns]
         for row in rows
     ]
     first = (
@@ -191,10 +192,6 @@ def revoke(
 def _as_json(session: Session) -> dict[str, Any]:
     limits = {"scopes": session.scope_names, "ranges": session.range_texts}
     return {name: getattr(session, name) for name in COLUMNS} | limits
-
-
-def _in_cell(value: Any) -> Any:
-    return " ".join(value) if isinstance(value, list) else value
 
 
 def _parts(values: list[str]) -> list[str]:

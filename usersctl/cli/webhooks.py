@@ -7,6 +7,7 @@ from typer import Argument, Context
 
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.questions import invocation
+from usersctl.cli.show.cells import in_cell
 from usersctl.errors import NotFound
 from usersctl.models import EmailState, QueuedEmail
 from usersctl.text import counted
@@ -31,7 +32,7 @@ def list_(ctx: Context) -> None:
     if run.out.json:
         run.out.write_json(conditions)
         return
-    rows = [[_cell(values[name]) for name in COLUMNS] for values in conditions]
+    rows = [[in_cell(values[name]) for name in COLUMNS] for values in conditions]
     run.out.table(COLUMNS, rows, empty=f"{NONE}.")
 
 
@@ -43,7 +44,7 @@ def show(ctx: Context, name: Name) -> None:
     if run.out.json:
         run.out.write_json(facts | {"newest": newest})
         return
-    run.out.facts((key, _cell(value)) for key, value in facts.items())
+    run.out.facts((key, in_cell(value)) for key, value in facts.items())
     run.out.data("")
     columns = ("id", "type", "user_id", *OF_AN_EVENT)
     run.out.table(columns, ([event[column] for column in columns] for event in newest), empty="No events.")
@@ -96,7 +97,3 @@ def _event(event: QueuedEmail) -> dict[str, Any]:
     if event.state != EmailState.WAITING or event.is_behind:
         named["due_at"] = None
     return named
-
-
-def _cell(value: Any) -> Any:
-    return " ".join(value) if isinstance(value, list) else value

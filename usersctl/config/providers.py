@@ -94,9 +94,9 @@ def name_of_issuer(issuer: str | None) -> str:
     return host_of(issuer) or "Identity provider"
 
 
-def host_of(issuer: str | None) -> str:
+def host_of(url: str | None) -> str:
     """Empty if there is none. A database may hold any text, from imports of earlier versions."""
     try:
-        return urlsplit(issuer or "").hostname or ""
+        return urlsplit(url or "").hostname or ""
     except ValueError:
         return ""

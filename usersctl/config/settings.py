@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from usersctl.config import values
-from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings
+from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings, host_of
 from usersctl.config.values import PASSKEY_COOKIE, PENDING_COOKIE, Kind
 from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
@@ -262,7 +262,7 @@ class Settings(NamedTuple):
     @property
     def rp_id(self) -> str | None:
         """The name that passkeys belong to: the host of baseUrl. None for an address that is no name, where there are none."""
-        host = urlsplit(self.base_url).hostname or ""
+        host = host_of(self.base_url)
         is_number = ":" in host or host.rpartition(".")[2].isdigit()  # as browsers tell an IPv4 address
         return None if is_number else host
 
@@ -274,10 +274,13 @@ class Settings(NamedTuple):
             return None
         return parts._replace(netloc=parts.netloc.replace("localhost", "127.0.0.1")).geturl()
 
+    def cookie(self, name: str) -> str:
+        """Its whole name. Browsers take one with the prefix over HTTPS and from this host only."""
+        return f"{'__Host-' * self.https}{name}"
+
     @property
     def session_cookie(self) -> str:
-        """The cookie's whole name. Browsers take one with the prefix over HTTPS and from this host only."""
-        return f"{'__Host-' * self.https}{self.cookie_name}"
+        return self.cookie(self.cookie_name)
 
     @property
     def device_cookie(self) -> str:
@@ -287,12 +290,12 @@ class Settings(NamedTuple):
     @property
     def passkey_cookie(self) -> str:
         """Names a browser for which a challenge was made."""
-        return f"{'__Host-' * self.https}{PASSKEY_COOKIE}"
+        return self.cookie(PASSKEY_COOKIE)
 
     @property
     def pending_cookie(self) -> str:
         """Of a sign-in that waits for its second factor."""
-        return f"{'__Host-' * self.https}{PENDING_COOKIE}"
+        return self.cookie(PENDING_COOKIE)
 
     @property
     def roles_with_factor(self) -> frozenset[str]:
@@ -328,11 +331,6 @@ class Settings(NamedTuple):
 
     def provider(self, name: str) -> ProviderSettings | None:
         return next((provider for provider in self.providers if provider.name == name), None)
-
-    @property
-    def has_provider(self) -> bool:
-        """True if people can sign in through an identity provider."""
-        return bool(self.providers)
 
     def opens(self, provider: str, issuer: str) -> bool:
         """Whether a link to this provider and issuer ("": not known yet) signs in."""

@@ -98,7 +98,7 @@ def _checked(layer: dict[str, Origin]) -> dict[str, Any]:
         if value is None and Settings._field_defaults.get(key.field, ...) is None:
             continue
         try:
-            values[name] = checked = key.kind.check(value)
+            values[name] = checked = key.kind(value)
             if source == COMMAND_LINE:
                 refuse_password("--db", checked, "read it from a file by USERS_DATABASE_FILE or PGPASSFILE")
         except BadValue as problem:

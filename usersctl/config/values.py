@@ -16,9 +16,7 @@ UNIX = "unix"  # among the trusted proxies, and as the address of a client of th
 
 # The cookies beside that of the session.
 FLOW_COOKIE = "oauth_"  # and 16 hexadecimal digits: of a sign-in that waits for the provider
-REASON_COOKIE = (
-    "sign_in_reason"  # why a sign-in through the provider failed, for the next visit of our sign-in page
-)
+REASON_COOKIE = "sign_in_reason"  # why a sign-in through the provider failed, for our sign-in page
 PENDING_COOKIE = "auth_pending"
 PASSKEY_COOKIE = "auth_passkey"
 OTHER_COOKIES = f"{FLOW_COOKIE}[0-9a-f]{{16}}|{REASON_COOKIE}|{PENDING_COOKIE}|{PASSKEY_COOKIE}"  # a pattern

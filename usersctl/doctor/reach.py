@@ -2,10 +2,9 @@
 
 import errno
 import os
-from urllib.parse import urlsplit
 
 from usersctl.config import Settings
-from usersctl.config.providers import ProviderSettings, table_of
+from usersctl.config.providers import ProviderSettings, host_of, table_of
 from usersctl.config.values import is_loopback
 from usersctl.doctor.installation import Installation, Result, hint, named, ok, problem, warning
 from usersctl.models import OAUTH
@@ -16,7 +15,7 @@ NOTHING_LISTENS = {os.strerror(errno.ECONNREFUSED), os.strerror(errno.ENOENT)}
 
 
 def _is_public(settings: Settings) -> bool:
-    return not is_loopback(urlsplit(settings.base_url).hostname or "")
+    return not is_loopback(host_of(settings.base_url))
 
 
 def _listens_to_others(settings: Settings) -> bool:

@@ -34,7 +34,9 @@ def search(installation: Installation) -> Result:
     server = installation.server
     if server.is_indexed:
         return ok("by the index of pg_trgm")
-    mend = "CREATE INDEX users_by_words ON users USING gin (substr(search_text, 3) gin_trgm_ops)"
+    from usersctl.store.postgres.dialect import INDEX_OF_WORDS  # late: a database in a file does without
+
+    mend = INDEX_OF_WORDS
     if not server.has_trigrams:
         mend = f"as a superuser: CREATE EXTENSION pg_trgm, of PostgreSQL's contributed modules; then: {mend}"
     return hint("without an index by pg_trgm, a search reads all users", mend)

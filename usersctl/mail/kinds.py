@@ -41,9 +41,8 @@ _NOTICE = timedelta(days=7)
 PASSWORD_CHANGED = Kind("password-changed", Purpose.NOT_ME, _NOTICE)
 EMAIL_CHANGED = Kind("email-changed", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
-PASSWORD_ENDED = Kind(
-    "password-ended", Purpose.NOT_ME, _NOTICE
-)  # by the link to a provider: it could be a stranger's
+# By the link to a provider: the password could be a stranger's.
+PASSWORD_ENDED = Kind("password-ended", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
 
 # Notices about second factors. The link of an enrolment takes that enrolment back.

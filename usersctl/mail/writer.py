@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from usersctl.colours import readable_on
 from usersctl.config import Settings
+from usersctl.config.providers import host_of
 from usersctl.errors import ConfigError
 from usersctl.mail.kinds import KINDS
 from usersctl.mail.sending import Undeliverable
@@ -154,7 +154,7 @@ def _language_of(locale: str) -> str:
 
 def domain(settings: Settings) -> str:
     """The host of baseUrl. An IP address can stand neither after an @ nor in a greeting, so it becomes localhost."""
-    host = urlsplit(settings.base_url).hostname or ""
+    host = host_of(settings.base_url)
     if ":" not in host and re.search(r"[a-z]", host):
         return host
     return "localhost"

@@ -191,7 +191,7 @@ class Audit(Statements):
         return self._first(_row_of, statement, (action,))
 
     def first_audited_at(self) -> str | None:
-        return self._first(lambda row: str(row[0]), "SELECT at FROM audit ORDER BY id LIMIT 1")
+        return self._value(str, "SELECT at FROM audit ORDER BY id LIMIT 1")
 
     def last_cleanup(self) -> AuditRow | None:
         return self.last_of("cleanup-tokens")
@@ -213,7 +213,7 @@ class Audit(Statements):
         """Checks at most so many rows after this id. `rows`: the number of rows up to this id."""
         head = self.audit_head()
         before = "SELECT hash FROM audit WHERE id <= ? ORDER BY id DESC LIMIT 1"
-        so_far = chain.Head(rows, self._first(lambda row: bytes(row[0]), before, (after,)) or chain.START)
+        so_far = chain.Head(rows, self._value(bytes, before, (after,)) or chain.START)
         with self._readable("surrogateescape"):
             statement = f"SELECT {_AUDIT} FROM audit WHERE id > ? ORDER BY id LIMIT ?"
             some = self._run(statement, (after, at_most)).fetchall()

@@ -23,8 +23,6 @@ from usersctl.store.sqlite_store import store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
-__all__ = ["BackupReport", "DatedBackups", "Replacement", "check", "check_in_use", "checked_copy"]
-
 DELETIONS_WAIT = timedelta(days=7)
 
 # --- check ---
@@ -79,13 +77,13 @@ def _is_beside(file: Path, suffix: str) -> bool:
 def _upgrade(copy: Path) -> None:
     """Upgrades a backup of an older version, because it is restored as the current version."""
     with closing(database_file.connect(copy)) as connection:
-        if database_file.is_empty(connection):
+        if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None:
             raise StoreUnusable(f"{copy} is empty")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version < 0:  # it was moved away, and is a backup of that moment
+        (number,) = connection.execute("PRAGMA user_version").fetchone()
+        if number < 0:  # it was moved away, and is a backup of that moment
             connection.execute("DROP TABLE usersctl_moved")
-            connection.execute(f"PRAGMA user_version = {-version}")
-        if database_file.is_current(connection, copy):
+            connection.execute(f"PRAGMA user_version = {-number}")
+        if database_file.version_of(connection, copy) == database_file.VERSION:
             return
     open_store(copy).close()
 

@@ -73,24 +73,24 @@ def identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mode
 
 
-def is_current(connection: sqlite3.Connection, path: Path) -> bool:
-    """False for an empty or older database; raises for a newer one, and for a database of another program."""
+def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
+    """None for an empty database, 0 for one of a deployment from before versions; raises for one that is newer, was moved, or
+    belongs to another program."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application in (APPLICATION_ID, 0) and version > VERSION:
         raise newer(str(path), version)
-    if application == APPLICATION_ID and version == VERSION:
-        return True
     if application == APPLICATION_ID and version > 0:
-        return False
+        return int(version)
     if application == APPLICATION_ID and version < 0:
         raise moved(str(path), *connection.execute("SELECT moved_to FROM usersctl_moved").fetchone())
     if application not in (APPLICATION_ID, 0) or version != 0:
         raise StoreUnusable(f"{path} {NOT_OURS}", hint=NAME_ANOTHER)
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    if tables and "users" not in (name.lower() for name in tables):
+    parts = connection.execute("SELECT type, name FROM sqlite_schema").fetchall()
+    tables = {name.lower() for kind, name in parts if kind == "table"}
+    if tables and "users" not in tables:
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users", hint=NAME_ANOTHER)
-    return False
+    return 0 if parts else None
 
 
 def newer(name: str, version: int) -> OtherVersion:
@@ -106,10 +106,6 @@ def replaced(path: Path) -> str:
 def moved(name: str, moved_to: str) -> OtherVersion:
     hint = f'set database = "{moved_to}", and start again; what is here is as it was then'
     return OtherVersion(f"{name} was moved to {moved_to}", hint=hint)
-
-
-def is_empty(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None
 
 
 def create_file(path: Path) -> None:

@@ -5,14 +5,13 @@ from datetime import datetime
 
 from usersctl.clock import stamp
 from usersctl.models import BEHIND, EmailState, QueuedEmail, WebhookState
-from usersctl.store.statements import Statements
+from usersctl.store.outbox import QUEUED, Outbox
 
-_EVENT = ", ".join(QueuedEmail._fields)
 # The events of one user. With its second condition, so that SQLite uses the index of events alone: there may be many.
 _OF_A_USER = "webhook = :webhook AND webhook <> '' AND subject = :subject"
 
 
-class Deliveries(Statements):
+class Deliveries(Outbox):
     def add_event(self, webhook: str, subject: int, event: str, message_id: str, payload: str) -> None:
         """Due now, or behind the events of the same user that wait."""
         waiting = f"SELECT 1 FROM outbox WHERE {_OF_A_USER} AND state = 'waiting'"
@@ -32,9 +31,7 @@ class Deliveries(Statements):
 
     def finish_event(self, event: QueuedEmail, state: EmailState, error: str | None = None) -> None:
         """The next one of the same user is due."""
-        changes = "state = ?, finished_at = ?, last_error = ?"
-        statement = f"UPDATE outbox SET {changes} WHERE id = ? AND state = 'waiting'"
-        self._run(statement, (state, self.now_text, error, event.id))
+        self.finish_email(event.id, state, error)
         self._release(event.webhook, event.subject)
 
     def _release(self, webhook: str, subject: int) -> None:
@@ -48,7 +45,7 @@ class Deliveries(Statements):
         """Those that nothing sends: of webhooks that ended, or that the configuration has no more."""
         # By the index of what waits, which an order by the id alone would not use.
         old = "webhook > '' AND state = 'waiting' AND created_at < ? ORDER BY +id LIMIT ?"
-        events = self._run(f"SELECT {_EVENT} FROM outbox WHERE {old}", (before, at_most)).fetchall()
+        events = self._run(f"SELECT {QUEUED} FROM outbox WHERE {old}", (before, at_most)).fetchall()
         for event in map(QueuedEmail._make, events):
             self.finish_event(event, EmailState.FAILED, event.last_error or "too old")
         return len(events)
@@ -77,11 +74,11 @@ class Deliveries(Statements):
         self._run(f"UPDATE outbox SET due_at = :now WHERE id IN ({first})", values)
 
     def newest_events(self, webhook: str, at_most: int) -> Iterator[QueuedEmail]:
-        statement = f"SELECT {_EVENT} FROM outbox WHERE webhook = ? ORDER BY id DESC LIMIT ?"
+        statement = f"SELECT {QUEUED} FROM outbox WHERE webhook = ? ORDER BY id DESC LIMIT ?"
         return map(QueuedEmail._make, self._run(statement, (webhook, at_most)))
 
     def oldest_waiting_event(self, webhook: str) -> QueuedEmail | None:
-        statement = f"SELECT {_EVENT} FROM outbox WHERE webhook = ? AND state = 'waiting' ORDER BY id LIMIT 1"
+        statement = f"SELECT {QUEUED} FROM outbox WHERE webhook = ? AND state = 'waiting' ORDER BY id LIMIT 1"
         return self._first(QueuedEmail._make, statement, (webhook,))
 
     def count_events(self, webhook: str) -> dict[str, int]:

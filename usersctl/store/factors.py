@@ -29,7 +29,7 @@ class Factors(Statements):
         statement = (
             "SELECT secret FROM totp_enrolments WHERE session_id = ? AND user_id = ? AND expires_at > ?"
         )
-        return self._first(lambda row: bytes(row[0]), statement, (session_id, user_id, self.now_text))
+        return self._value(bytes, statement, (session_id, user_id, self.now_text))
 
     def delete_begun_totp(self, user_id: int) -> None:
         self._run("DELETE FROM totp_enrolments WHERE user_id = ?", (user_id,))

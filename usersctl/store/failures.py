@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from usersctl.clock import stamp
-from usersctl.models import Failures, Locks
+from usersctl.models import Failures, LockRules
 from usersctl.store.statements import Statements
 
 # As the partial indexes say it.
@@ -39,7 +39,7 @@ class LoginFailures(Statements):
         )
         return self._number(statement, (user_id, account))
 
-    def locked_ids(self, locks: Locks | None, at_most: int) -> list[int]:
+    def locked_ids(self, locks: LockRules | None, at_most: int) -> list[int]:
         statement, values = locked(locks)
         return [user_id for (user_id,) in self._run(f"{statement} LIMIT :most", values | {"most": at_most})]
 
@@ -82,7 +82,7 @@ class LoginFailures(Statements):
         return self._delete_some("client_counts", "client", "started_at < ? LIMIT ?", before, at_most)
 
 
-def locked(locks: Locks | None) -> tuple[str, dict[str, Any]]:
+def locked(locks: LockRules | None) -> tuple[str, dict[str, Any]]:
     """The statement that selects the ids of locked accounts, and its values."""
     if locks is None:
         return "SELECT user_id FROM login_failures WHERE FALSE", {}

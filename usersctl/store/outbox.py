@@ -8,7 +8,7 @@ from usersctl.clock import stamp
 from usersctl.models import EmailState, QueuedEmail
 from usersctl.store.statements import Statements
 
-_EMAIL = ", ".join(QueuedEmail._fields)
+QUEUED = ", ".join(QueuedEmail._fields)
 
 
 class Outbox(Statements):
@@ -51,14 +51,14 @@ class Outbox(Statements):
         """The email that is due longest."""
         where = "webhook = ? AND state = 'waiting' AND due_at <= ?"
         statement = f"SELECT id FROM outbox WHERE {where} ORDER BY due_at, id LIMIT 1"
-        return self._first(lambda row: int(row[0]), statement, (webhook, due_by))
+        return self._value(int, statement, (webhook, due_by))
 
     def claim_email(self, email_id: int, due_by: str, lease: timedelta) -> QueuedEmail | None:
         """No other worker takes the email before `lease` is over. Clears its last error."""
         return self._first(
             QueuedEmail._make,
             "UPDATE outbox SET due_at = :until, attempts = attempts + 1, last_error = NULL"
-            f" WHERE id = :id AND state = 'waiting' AND due_at <= :due RETURNING {_EMAIL}",
+            f" WHERE id = :id AND state = 'waiting' AND due_at <= :due RETURNING {QUEUED}",
             {"id": email_id, "due": due_by, "until": stamp(self.now + lease)},
         )
 
@@ -69,7 +69,7 @@ class Outbox(Statements):
     def next_email_due(self, webhook: str = "") -> str | None:
         where = "webhook = ? AND state = 'waiting'"
         statement = f"SELECT due_at FROM outbox WHERE {where} ORDER BY due_at LIMIT 1"
-        return self._first(lambda row: str(row[0]), statement, (webhook,))
+        return self._value(str, statement, (webhook,))
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
         changes = "state = ?, finished_at = ?, last_error = ?"
@@ -90,22 +90,22 @@ class Outbox(Statements):
 
     def queued_email(self, email_id: int) -> QueuedEmail | None:
         return self._first(
-            QueuedEmail._make, f"SELECT {_EMAIL} FROM outbox WHERE id = ? AND webhook = ''", (email_id,)
+            QueuedEmail._make, f"SELECT {QUEUED} FROM outbox WHERE id = ? AND webhook = ''", (email_id,)
         )
 
     def queued_emails(self, *, unfinished: bool = False) -> Iterator[QueuedEmail]:
         where = "webhook = ''"
         if unfinished:
             where += " AND state IN ('waiting', 'failed')"
-        return map(QueuedEmail._make, self._stream(f"SELECT {_EMAIL} FROM outbox WHERE {where} ORDER BY id"))
+        return map(QueuedEmail._make, self._stream(f"SELECT {QUEUED} FROM outbox WHERE {where} ORDER BY id"))
 
     def queued_emails_of(self, user_id: int) -> Iterator[QueuedEmail]:
         """The newest first."""
-        cursor = self._run(f"SELECT {_EMAIL} FROM outbox WHERE user_id = ? ORDER BY id DESC", (user_id,))
+        cursor = self._run(f"SELECT {QUEUED} FROM outbox WHERE user_id = ? ORDER BY id DESC", (user_id,))
         return map(QueuedEmail._make, cursor)
 
     def oldest_email(self, state: EmailState) -> QueuedEmail | None:
-        statement = f"SELECT {_EMAIL} FROM outbox WHERE webhook = '' AND state = ? ORDER BY id LIMIT 1"
+        statement = f"SELECT {QUEUED} FROM outbox WHERE webhook = '' AND state = ? ORDER BY id LIMIT 1"
         return self._first(QueuedEmail._make, statement, (state,))
 
     def count_emails(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ USER_HANDLES = "user-handles"
 
 class SigningKeys(Statements):
     def signing_key(self, name: str) -> bytes | None:
-        return self._first(lambda row: bytes(row[0]), "SELECT key FROM signing_keys WHERE name = ?", (name,))
+        return self._value(bytes, "SELECT key FROM signing_keys WHERE name = ?", (name,))
 
     def make_signing_key(self, name: str) -> bytes:
         """If another process has made it meanwhile, that one stays and is returned."""

@@ -12,7 +12,7 @@ AHEAD = timedelta(days=1)  # a slot further in the future comes from a clock tha
 class Slots(Statements):
     def last_slot(self, task: str) -> str | None:
         statement = "SELECT last FROM slots WHERE task = ? AND last <= ?"
-        return self._first(lambda row: str(row[0]), statement, (task, stamp(self.now + AHEAD)))
+        return self._value(str, statement, (task, stamp(self.now + AHEAD)))
 
     def note_slot(self, task: str, slot: datetime) -> bool:
         """False if this slot, or a later one, was noted already."""

@@ -50,21 +50,13 @@ class SQLiteStore(Store):
             raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
         super()._bring_up_to_date(create=create)
 
-    def _is_current_on(self, connection: sqlite3.Connection) -> bool:
-        return database_file.is_current(connection, self._path)
-
-    def _version_on(self, connection: sqlite3.Connection) -> int:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        return int(version)
-
-    def _is_empty(self, connection: sqlite3.Connection) -> bool:
-        return database_file.is_empty(connection)
+    def _version_on(self, connection: sqlite3.Connection) -> int | None:
+        return database_file.version_of(connection, self._path)
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
-        self.migrated = upgrade_database(connection, self._path)
-        self.made = self.migrated is None
+        self.made, self.migrated = upgrade_database(connection, self._path)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:

@@ -54,6 +54,10 @@ class Statements:
         row = self._run(statement, values).fetchone()
         return None if row is None else make(row)
 
+    def _value(self, make: Callable[[Any], T], statement: str, values: Any = ()) -> T | None:
+        """The first column of the first row; None if there is no row."""
+        return self._first(lambda row: make(row[0]), statement, values)
+
     def _run_each(self, statement: str, rows: Iterable[Any]) -> None:
         self._connection.executemany(statement, rows)
 

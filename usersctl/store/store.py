@@ -67,14 +67,15 @@ class Store(ABC):
     def _bring_up_to_date(self, *, create: bool) -> None:
         with self._errors_in_words():
             connection = self._connection()
-            if self._is_current_on(connection):
+            version = self._version_on(connection)
+            if version == VERSION:
                 return
-            if not create and self._is_empty(connection):
+            if version is None and not create:
                 # It may be the rest of a database that was cut off: only a request for a new one uses it.
                 hint = "make a new one with: usersctl db init; or restore a backup: usersctl db restore FILE"
                 raise StoreUnusable(f"{self.name} is empty", hint=hint)
             if self.read_only:
-                raise self._outdated(self._version_on(connection))
+                raise self._outdated(version)
             self._upgrade(connection)
 
     def _outdated(self, version: int | None) -> Outdated:
@@ -85,14 +86,8 @@ class Store(ABC):
 
     @abstractmethod
     def _version_on(self, connection: Any) -> int | None:
-        """None or 0 where the tables have no version."""
-
-    @abstractmethod
-    def _is_current_on(self, connection: Any) -> bool:
-        """False for an empty or older database; raises for one that is newer, was moved, or belongs to another program."""
-
-    @abstractmethod
-    def _is_empty(self, connection: Any) -> bool: ...
+        """None for an empty database, 0 for one of a deployment from before versions; raises for one that is newer, was moved,
+        or belongs to another program."""
 
     @abstractmethod
     def _upgrade(self, connection: Any) -> None:
@@ -101,11 +96,11 @@ class Store(ABC):
     def is_current(self) -> bool:
         """Whether the database still has the version that this program knows."""
         with self._errors_in_words():
-            return self._is_current_on(self._connection())
+            return self._version_on(self._connection()) == VERSION
 
     def _check_version(self, connection: Any) -> None:
         """Another process may have replaced, moved or upgraded the database since it was opened."""
-        if self.is_open and not self._is_current_on(connection):
+        if self.is_open and self._version_on(connection) != VERSION:
             problem = f"{self.name} was replaced by one that is empty or older"
             raise OtherVersion(problem, hint="start again")
 

@@ -18,8 +18,8 @@ from usersctl.store import database_file
 from usersctl.store.database_file import Migrated
 
 
-def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | None:
-    """Makes an empty or older database a current one; None if it was empty, or another process was quicker."""
+def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, Migrated | None]:
+    """Makes an empty or older database a current one, and tells which of the two; neither, if another process was quicker."""
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     _write_ahead(connection)
     # The old table of users is replaced while other tables refer to it.
@@ -28,10 +28,11 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
     connection.execute("BEGIN IMMEDIATE")
     try:
         migrated = None
-        if not database_file.is_current(connection, path):  # another process may have been quicker
-            if database_file.is_empty(connection):
+        version = database_file.version_of(connection, path)
+        if version != database_file.VERSION:  # else another process was quicker
+            if version is None:
                 _run_schema(connection)
-            elif connection.execute("PRAGMA user_version").fetchone() == (0,):
+            elif version == 0:
                 migrated = _adopt(connection, path)
             else:
                 migrated = _renew(connection, path)
@@ -51,7 +52,7 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> Migrated | N
         ).fetchall():
             connection.execute(f"DETACH {name}")
         connection.execute("PRAGMA foreign_keys = ON")
-    return migrated
+    return version is None, migrated
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

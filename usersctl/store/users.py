@@ -134,7 +134,7 @@ class Users(Statements):
     def devices_since(self, user_id: int) -> str:
         """The devices of the user that signed in before are not known any more."""
         statement = "SELECT coalesce(devices_since, '') FROM users WHERE id = ?"
-        return self._first(lambda row: str(row[0]), statement, (user_id,)) or ""
+        return self._value(str, statement, (user_id,)) or ""
 
     def remembered_since(self, user_id: int) -> str:
         """A device that was remembered before asks for the second factor again."""

@@ -1,9 +1,9 @@
 """Guesses which columns of another application's table hold our fields, by their names."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import urlsplit
 
 from usersctl.config import Settings
+from usersctl.config.providers import host_of
 from usersctl.errors import Invalid
 from usersctl.text import listed
 from usersctl.transfer.foreign import EXTERNAL, JOINED_ROLES, folded
@@ -87,8 +87,8 @@ def _provider_ids(settings: Settings, names: Iterable[str]) -> list[str]:
     ids = [name for name in names if name.startswith(EXTERNAL) or name in known]
     if not settings.oauth_client_id:
         return ids if len(ids) == 1 else []
-    host = urlsplit(settings.oauth_issuer or "").hostname or ""
-    provider = {"accounts.google.com": "google", "gitlab.com": "gitlab"}.get(host, "oidc")
+    hosts = {"accounts.google.com": "google", "gitlab.com": "gitlab"}
+    provider = hosts.get(host_of(settings.oauth_issuer), "oidc")
     if settings.oauth_provider == "github":
         provider = "github"
     return [name for name in (f"{provider}id", EXTERNAL + provider) if name in ids]

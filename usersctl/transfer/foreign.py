@@ -13,10 +13,8 @@ from usersctl.transfer.rows import SourceRow, as_text, csv_rows, json_rows
 
 TABLES = ("users", "user", "accounts", "account", "authuser", "wpusers", "members", "people")
 EXTERNAL = "external."  # prefix of the columns for PocketBase's ids at providers, which are in another table
-JOINED_ROLES = (
-    "role.name",
-    "roles.name",
-)  # the columns for roles that are in another table, joined by BETWEEN_ROLES
+# The columns for roles that are in another table, joined by BETWEEN_ROLES.
+JOINED_ROLES = ("role.name", "roles.name")
 BETWEEN_ROLES = "\x1f"
 SQLITE = b"SQLite format 3\0"
 

@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
@@ -15,8 +15,10 @@ from usersctl.store.store import Store
 from usersctl.transfer.checks import COLUMNS, checked
 from usersctl.transfer.writing import BrokenRows, Imported, ImportOptions, RowProblem, Writing
 
+if TYPE_CHECKING:  # a daemon reads no files of accounts
+    from usersctl.transfer.rows import SourceRow
+
 T = TypeVar("T")
-PlacedRow = tuple[str, dict[str, Any] | Invalid]  # the row, or why it is invalid, after its place
 
 
 class Transfer(NamedTuple):
@@ -26,7 +28,7 @@ class Transfer(NamedTuple):
     emails: EmailQueue
     batch: int = 400  # rows that share their statements
 
-    def import_rows(self, rows: Iterable[PlacedRow], options: ImportOptions) -> Imported:
+    def import_rows(self, rows: "Iterable[SourceRow]", options: ImportOptions) -> Imported:
         """Checks every row, hashes the passwords, then writes all rows in one transaction."""
         # Checked rows wait on disk (a file without a name, with hashes only), so that memory does not grow with them.
         # Passwords that still need hashing wait in memory.
@@ -42,7 +44,7 @@ class Transfer(NamedTuple):
             return self._write(file, hashes, options)
 
     def _checked(
-        self, rows: Iterable[PlacedRow], passwords: dict[int, str], report: Callable[[RowProblem], Any]
+        self, rows: "Iterable[SourceRow]", passwords: dict[int, str], report: Callable[[RowProblem], Any]
     ) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """The rows with their numbers and places, without their passwords; after the last, BrokenRows if one is broken."""
         broken = 0

@@ -37,7 +37,6 @@ class Answer(NamedTuple):
 
 class _Deadline:
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
         self._until = time.monotonic() + seconds
 
     @property
@@ -46,9 +45,6 @@ class _Deadline:
         if left <= 0:
             raise TimeoutError
         return left
-
-    def error(self) -> NotDelivered:
-        return NotDelivered(f"no answer within {self._seconds:g} s")
 
 
 def post(
@@ -62,7 +58,7 @@ def post(
             connection.sendall(_head(parts, headers, len(body)) + body)
             return _answer(connection, deadline)
     except TimeoutError:
-        raise deadline.error() from None
+        raise NotDelivered(f"no answer within {whole:g} s") from None
     except OSError as error:
         raise NotDelivered(f"the connection failed: {_words(error)}") from None
 

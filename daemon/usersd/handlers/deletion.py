@@ -11,7 +11,8 @@ from usersd.openapi.schemas import ANY_PASSWORD, DONE, MESSAGE, model
 from usersd.request import Request
 
 # `success` when the account is deleted, `message` when an email has to confirm it.
-_DELETED = model("DeletionBegun", DONE["properties"] | MESSAGE["properties"]) | {"required": []}
+_EITHER = DONE["properties"] | MESSAGE["properties"]
+_DELETED = model("DeletionBegun", _EITHER, may_lack=_EITHER)
 
 
 class OwnDeletion(Body):

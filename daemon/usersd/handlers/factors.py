@@ -4,7 +4,7 @@ from typing import Any
 
 from usersctl.factors.reset import Chosen
 from usersctl.service import Service
-from usersd.handlers.session import CODE, CONFIRM_FIRST, NO_SUCH_USER
+from usersd.handlers.session import CODE, CONFIRM_FIRST, NO_SUCH_USER, RECOVERY_CODE
 from usersd.inputs import Body, NoFields, required
 from usersd.openapi.operation import MANAGEMENT, OWN, Operation
 from usersd.openapi.schemas import (
@@ -14,7 +14,6 @@ from usersd.openapi.schemas import (
     array,
     boolean,
     exactly,
-    fields,
     integer,
     model,
     or_null,
@@ -33,7 +32,6 @@ PASSKEY = exactly(
     }
 )
 _TOTP = exactly({"enabled": boolean(), "created_at": or_null(MOMENT)})
-_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
 _FACTORS = {"totp": _TOTP, "passkeys": array(PASSKEY), "recoveryCodes": integer(10, minimum=0)}
 _NEW_TOTP = {
     "secret": string("JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP", "In base 32, to type."),
@@ -42,12 +40,9 @@ _NEW_TOTP = {
     ),
     "qr": string("<svg></svg>", "The URI as a QR code, as SVG."),
 }
-RECOVERY_CODES = {"recoveryCodes": array(_CODE)}
+RECOVERY_CODES = {"recoveryCodes": array(RECOVERY_CODE)}
 # The codes come with the first factor only.
-CONFIRMED = fields({"success": {"type": "boolean", "const": True}} | RECOVERY_CODES, ["success"]) | {
-    "title": "FactorAdded",
-    "additionalProperties": False,
-}
+CONFIRMED = model("FactorAdded", DONE["properties"] | RECOVERY_CODES, may_lack=RECOVERY_CODES)
 
 
 class FirstCode(Body, missing="Code is required"):

@@ -256,13 +256,9 @@ def _began_at(loopback_url: str, request: Request, name: str) -> bool:
 def _flow_cookies(request: Request) -> list[str]:
     """The names of the cookies of waiting sign-ins, the oldest first, as browsers send them."""
     header: str = request.environ.get("HTTP_COOKIE", "")
-    return re.findall(rf"(?:^|;)[ \t]*({_prefix(request.settings)}[0-9a-f]{{16}})=", header)
+    return re.findall(rf"(?:^|;)[ \t]*({request.settings.cookie(FLOW_COOKIE)}[0-9a-f]{{16}})=", header)
 
 
 def _flow_cookie(settings: Settings, state: str) -> str:
     """One name for each state, so that two tabs do not overwrite each other's."""
-    return f"{_prefix(settings)}{digest(state).hex()[:16]}"
-
-
-def _prefix(settings: Settings) -> str:
-    return f"{'__Host-' * settings.https}{FLOW_COOKIE}"
+    return settings.cookie(f"{FLOW_COOKIE}{digest(state).hex()[:16]}")

@@ -11,7 +11,7 @@ from usersd.handlers.factors import ENROL, PASSKEY, RECOVERY_CODES, with_codes
 from usersd.handlers.session import CONFIRM_FIRST, CREDENTIAL, open_session
 from usersd.inputs import Body, NoFields, flag, required, required_object
 from usersd.openapi.operation import ACCOUNT_STATE, NEW_SESSION, OWN, SIGNING_IN, Operation
-from usersd.openapi.schemas import DONE, USER, Schema, fields, model, string
+from usersd.openapi.schemas import DONE, USER, Schema, model, string
 from usersd.request import Request
 
 _NAME = string("My phone", minLength=1, maxLength=200)
@@ -26,10 +26,7 @@ def _options(title: str, reader: str) -> Schema:
     return model(title, {"publicKey": {"type": "object", "description": description}})
 
 
-_ADDED = fields({"passkey": PASSKEY} | RECOVERY_CODES, ["passkey"]) | {
-    "title": "PasskeyAdded",
-    "additionalProperties": False,
-}
+_ADDED = model("PasskeyAdded", {"passkey": PASSKEY} | RECOVERY_CODES, may_lack=RECOVERY_CODES)
 
 
 class PasskeyLogin(Body, missing="Credential is required"):

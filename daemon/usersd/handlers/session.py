@@ -38,7 +38,7 @@ CODE = string("123456")
 REMEMBERS_DEVICE = (
     "This browser is not asked for a second factor again, for the days of `auth.rememberFactor`."
 )
-_RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
+RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
 CREDENTIAL = {"type": "object", "description": "What the browser's `toJSON()` makes of a passkey's answer."}
 _END_FIRST = {"end": ("endMySession", "session_id", "$response.body#/sessions/0/id")}
 _SESSIONS = model("SessionList", {"sessions": array(named("Session"))})
@@ -106,7 +106,7 @@ def unless_pending(request: Request, signed_in: "Opened | Pending") -> "Opened |
 class SecondFactor(Body):
     code = optional(CODE, "Of the authenticator app.")
     recovery_code = optional(
-        _RECOVERY_CODE, "Works once; case, blanks and dashes do not matter.", name="recoveryCode"
+        RECOVERY_CODE, "Works once; case, blanks and dashes do not matter.", name="recoveryCode"
     )
     credential = optional_object(CREDENTIAL, "Of a passkey.")
 

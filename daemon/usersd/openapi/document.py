@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from usersctl import __version__
 from usersctl.config import Settings
+from usersctl.config.providers import host_of
 from usersctl.config.values import is_loopback
 from usersd.access import is_api
 from usersd.openapi.operation import HTML, TOPICS, Operation, operation_of
@@ -145,7 +145,7 @@ def _scopes(route: Route) -> list[str]:
 
 
 def _is_for_this_machine(settings: Settings) -> bool:
-    return is_loopback(settings.host) and is_loopback(urlsplit(settings.base_url).hostname or "")
+    return is_loopback(settings.host) and is_loopback(host_of(settings.base_url))
 
 
 def _models(operations: Iterable[Operation]) -> dict[str, Schema]:

@@ -1,5 +1,6 @@
 """The JSON schemas that bodies and answers are made of."""
 
+from collections.abc import Collection
 from typing import Any
 
 from usersctl.config import Settings
@@ -37,14 +38,15 @@ def fields(properties: dict[str, Schema], required: list[str]) -> Schema:
     return schema | {"required": required} if required else schema
 
 
-def exactly(properties: dict[str, Schema]) -> Schema:
-    """An answer: an object with these properties and no others."""
-    return fields(properties, list(properties)) | {"additionalProperties": False}
+def exactly(properties: dict[str, Schema], *, may_lack: Collection[str] = ()) -> Schema:
+    """An answer: an object with these properties and no others; some answers lack those of `may_lack`."""
+    required = [name for name in properties if name not in may_lack]
+    return fields(properties, required) | {"additionalProperties": False}
 
 
-def model(title: str, properties: dict[str, Schema]) -> Schema:
+def model(title: str, properties: dict[str, Schema], *, may_lack: Collection[str] = ()) -> Schema:
     """The same with a name: the whole body of an answer, which clients make a type of."""
-    return {"title": title} | exactly(properties)
+    return {"title": title} | exactly(properties, may_lack=may_lack)
 
 
 def array(schema: Schema) -> Schema:

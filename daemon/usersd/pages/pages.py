@@ -71,9 +71,6 @@ def logout(request: Request, _service: Service) -> Response:
     return layout.page(request, "logout", then=then, query=_onward(then))
 
 
-SECOND_STEP, CONFIRM = "/api/users/session/second-factor", "/api/users/session/confirm"
-
-
 @Operation(
     "secondFactorPage",
     PAGES,
@@ -103,7 +100,7 @@ def second_factor(request: Request, service: Service) -> Response:
         onward=onward,
         steps_up=steps_up,
         methods=methods,
-        api=CONFIRM if steps_up else SECOND_STEP,
+        api="/api/users/session/confirm" if steps_up else "/api/users/session/second-factor",
         remembers=0 if steps_up else settings.remember_factor.days,
         rp_id=settings.rp_id,
     )
@@ -132,16 +129,6 @@ class EmailLinkQuery(Query):
         return bool(self.token and self.email)
 
 
-def _form(operation: Operation, name: str, description: str) -> Callable[[Request, Service], Response]:
-    """The handler of a page that is the same for all visitors."""
-
-    def show(request: Request, _service: Service) -> Response:
-        return layout.page(request, name)
-
-    show.__doc__ = description
-    return operation(show)
-
-
 def _linked(operation: Operation, name: str, description: str) -> Callable[[Request, Service], Response]:
     """The handler of a page that an email leads to. Without the link its form could not succeed."""
 
@@ -165,9 +152,14 @@ confirm_email = _linked(
     "confirm_email",
     "Where the confirmation email leads.",
 )
-forgot_password = _form(
-    Operation("forgotPasswordPage", PAGES, HTML), "forgot_password", "Ask for a reset email."
-)
+
+
+@Operation("forgotPasswordPage", PAGES, HTML)
+def forgot_password(request: Request, _service: Service) -> Response:
+    """Ask for a reset email."""
+    return layout.page(request, "forgot_password")
+
+
 reset_password = _linked(
     Operation("resetPasswordPage", PAGES, HTML), "reset_password", "Where the reset email leads."
 )
@@ -248,7 +240,7 @@ def profile(request: Request, service: Service) -> Response:
         connections=connections,
         proofs=proofs(request, connections, then),
         provider=" / ".join(provider.display for provider in request.settings.providers),
-        ends_password=request.settings.has_provider and user.email_proven_at is None and not linked,
+        ends_password=bool(request.settings.providers) and user.email_proven_at is None and not linked,
         **user_page.own_sessions(request, service),
         **factors_page.content(request, service),
         device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
@@ -310,13 +302,14 @@ def user(request: Request, service: Service) -> Response:
     if explained.user is None:
         return layout.refused(request, "no-user", 404, trail=f"/audit?user={user_id}")
     query = OneUserQuery(request.query)
+    wanted = user_page.Wanted(query.sessions, query.rows)
     return layout.page(
         request,
         "user",
         width="wide",
         here="users",
         proof=_proof(request, service),
-        **user_page.content(request, service, explained, user_page.Wanted(query.sessions, query.rows)),
+        **user_page.content(request, service, explained.user, explained.findings, wanted),
     )
 
 

@@ -10,7 +10,7 @@ from usersctl.models import Role, Session, TokenKind, User
 from usersctl.scopes import Scope
 from usersctl.service import Service
 from usersctl.trail import Wanted as Filter
-from usersctl.why import Cause, Explanation, Gate, Step
+from usersctl.why import Cause, Gate, Step
 from usersd.pages import factors_page
 from usersd.request import Request
 
@@ -63,13 +63,12 @@ OF_STEP = {
 }
 
 
-def content(request: Request, service: Service, explained: Explanation, wanted: Wanted) -> dict[str, Any]:
+def content(
+    request: Request, service: Service, user: User, findings: list[Gate], wanted: Wanted
+) -> dict[str, Any]:
     """The values of the template."""
-    user = explained.user
-    if user is None:
-        raise AssertionError("a user is needed for a page about one")
     is_own = request.signed_in.id == user.id
-    offered = acts(user, explained.findings, is_own=is_own, may_confirm=request.settings.registration_is_open)
+    offered = acts(user, findings, is_own=is_own, may_confirm=request.settings.registration_is_open)
     steps = {step: act for step, act in OF_STEP.items() if act in offered}
     sessions, tokens = _listed(service, user.id)
     history = service.trail.page(Filter(str(user.id)), limit=wanted.rows)
@@ -78,9 +77,9 @@ def content(request: Request, service: Service, explained: Explanation, wanted: 
         "email": user.called,
         "base_path": f"/api/users/{user.id}",
         "is_own": is_own,
-        "findings": explained.findings,
+        "findings": findings,
         "steps": steps,
-        "acts": [act for act in offered if act not in _mending(explained.findings, steps)],
+        "acts": [act for act in offered if act not in _mending(findings, steps)],
         "has_password": service.recovery.has_password(user.id),
         "groups": [group.name for group in service.groups.some(after="", at_most=GROUPS)],
         "most_groups": GROUPS,

@@ -31,6 +31,11 @@ def plain(cell: Cell) -> str:
     return one_line(str(cell))
 
 
+def in_cell(value: Any) -> Any:
+    """A list of words as one text."""
+    return " ".join(value) if isinstance(value, list) else value
+
+
 def csv_value(value: Cell) -> Cell:
     """Booleans as in JSON, not as in Python."""
     return str(value).lower() if isinstance(value, bool) else value

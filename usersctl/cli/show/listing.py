@@ -13,7 +13,7 @@ from usersctl.text import counted
 if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
-ON_A_TERMINAL = 50
+ON_A_TERMINAL = 50  # rows
 LINES_AT_ONCE = 500  # writing line by line costs more than encoding the lines
 COLUMNS: tuple[str, ...] = ("id", "email", "name", "role", "active", "created_at", "last_login_at")
 

@@ -167,7 +167,7 @@ class Connection:
         return self._pg.status != pq.ConnStatus.OK or (not self._listens and bool(self._poll.poll(0)))
 
     @contextmanager
-    def patient(self, seconds: float = 3600.0) -> Iterator[None]:
+    def patient(self, seconds: float) -> Iterator[None]:
         """For statements that take long: the making of an index, the copy of a table."""
         self.limit(seconds)
         try:

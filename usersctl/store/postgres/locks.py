@@ -4,13 +4,13 @@ import time
 from threading import Event
 from typing import TYPE_CHECKING
 
+from usersctl.store.database_file import APPLICATION_ID
 from usersctl.store.postgres.dialect import OUTBOX
 
 if TYPE_CHECKING:
     from usersctl.store.postgres.driver import Connection
 
-OURS = 0x75737273  # "usrs": the first number of each lock
-NUMBERS = 2**31
+NUMBERS = 2**31  # of locks; before its number, each has that of this program
 SILENCE = 3.0  # seconds, after which the server counts as gone, and the locks as lost
 STEP = 0.25  # seconds: for so long a stop is not noticed, nor that the server is gone without a word
 
@@ -23,7 +23,7 @@ class ServerLocks:
 
     def take(self, number: int) -> bool:
         statement = "SELECT pg_try_advisory_lock(CAST(? AS INTEGER), CAST(? AS INTEGER))"
-        ((is_taken,),) = self._connection.execute(statement, (OURS, number % NUMBERS))
+        ((is_taken,),) = self._connection.execute(statement, (APPLICATION_ID, number % NUMBERS))
         return bool(is_taken)
 
     def is_taken(self, number: int) -> bool:
@@ -32,7 +32,7 @@ class ServerLocks:
             " AND objsubid = 2 AND granted AND pid <> pg_backend_pid()"
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         )
-        return self._connection.execute(statement, (OURS, number % NUMBERS)).fetchone() is not None
+        return self._connection.execute(statement, (APPLICATION_ID, number % NUMBERS)).fetchone() is not None
 
     def hear(self, stopping: Event, seconds: float) -> bool:
         self._connection.listen(OUTBOX)

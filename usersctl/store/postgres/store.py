@@ -29,7 +29,7 @@ except ImportError:
 OLDEST_SERVER = 140000
 NEVER = float("-inf")
 UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
-WRITERS = 0x75737273  # the advisory lock of the one writer: "usrs"
+WRITERS = database_file.APPLICATION_ID  # the advisory lock of the one writer
 COMMIT_WHILE_HELD = 0.5  # seconds, while another writer was waited for in vain
 LONGEST = 3600.0  # seconds for a statement about the whole content, and for its commit
 LEFT_ALONE = 1.0  # seconds: after a server did not answer, nothing waits for it again for so long
@@ -91,7 +91,7 @@ class PostgresStore(Store):
             super()._bring_up_to_date(create=create)
 
     def _upgrade(self, connection: Connection) -> None:
-        with connection.patient(), self._transaction(connection, _begin(UPGRADE, alone=True)):
+        with connection.patient(LONGEST), self._transaction(connection, _begin(UPGRADE, alone=True)):
             version = self._version_on(connection)
             if version is None:
                 for statement in (*dialect.schema(), *dialect.SEARCH):
@@ -111,14 +111,7 @@ class PostgresStore(Store):
         new.finish()
         self.migrated = Migrated(accounts, None, [])
 
-    def _is_current_on(self, connection: Connection) -> bool:
-        return self._version_on(connection) == VERSION
-
-    def _is_empty(self, connection: Connection) -> bool:
-        return self._version_on(connection) is None
-
     def _version_on(self, connection: Connection) -> int | None:
-        """None for an empty database; raises for one that is newer, was moved, or belongs to another program."""
         # Only a statement that reads a table learns of those that others made since this transaction began.
         known = "SELECT to_regclass('installation'), to_regclass('users') FROM pg_class LIMIT 1"
         ((ours, users),) = connection.run(known)
@@ -205,8 +198,7 @@ class PostgresStore(Store):
         """The copy is a file."""
         with self.read() as tx, new_file(target) as new:
             self.whole()
-            pour(tx, new, progress)
-            return tx.counts()
+            return pour(tx, new, progress)
 
     def copy_aside(self, now: datetime, folder: Path) -> Path:
         target = folder / f"users.db.before-{in_name(now)}"
