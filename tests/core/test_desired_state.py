@@ -243,7 +243,7 @@ def test_a_password_never_stands_in_it(key: str) -> None:
     [
         ('name = "x"\n[[users]\n', "line 2", "it is not TOML"),
         ('name = "x"\n[users]\n[users]\n', "line 3", "it is not TOML: table [users] stands twice"),
-        ('{"name": "x",\n}', "line 2", "it is not JSON"),
+        ('{"name": "x"\n, y}', "line 2", "it is not JSON"),
         ('{"name": "x",\n"name": "y"}', "line 2", "name stands twice"),
         ('{"users": [{"name": "name"},\n{"name": "x",\n"n\\u0061me": [1]}]}', "line 3", "name stands twice"),
         ('name = "x"\n[users.ada]\nrole = "admin"', "line 2", "write each entry below [[users]]"),

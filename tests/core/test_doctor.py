@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
@@ -570,20 +571,20 @@ def test_an_unusable_database_is_a_finding(doctor: Doctor, tmp_path: Path, state
 def test_a_missing_or_locked_database_crashes_no_check(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    path, held = tmp_path / "other.db", sqlite3.connect(":memory:")
-    if state == "locked":
-        monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
-        doctor.service.store.copy(path)
-        held = sqlite3.connect(path)
-        held.execute("PRAGMA locking_mode = EXCLUSIVE")
-        held.execute("BEGIN IMMEDIATE")
-    before = sorted(tmp_path.iterdir())
-    findings = doctor.findings(database=path)
-    assert findings["database"].severity is Severity.PROBLEM
-    assert findings["database"].mend
-    assert set(findings) == set(OFFLINE) - (NOT_HERE - {"password-hashes", "secret-key", "passkeys"})
-    assert sorted(tmp_path.iterdir()) == before
-    held.close()
+    path = tmp_path / "other.db"
+    with ExitStack() as stack:
+        if state == "locked":
+            monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
+            doctor.service.store.copy(path)
+            held = stack.enter_context(closing(sqlite3.connect(path)))
+            held.execute("PRAGMA locking_mode = EXCLUSIVE")
+            held.execute("BEGIN IMMEDIATE")
+        before = sorted(tmp_path.iterdir())
+        findings = doctor.findings(database=path)
+        assert findings["database"].severity is Severity.PROBLEM
+        assert findings["database"].mend
+        assert set(findings) == set(OFFLINE) - (NOT_HERE - {"password-hashes", "secret-key", "passkeys"})
+        assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.sqlite  # a damaged file

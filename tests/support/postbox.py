@@ -326,6 +326,18 @@ def make_certificates(folder: Path) -> Certificates:
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
+    signs_certificates = x509.KeyUsage(
+        key_cert_sign=True,
+        crl_sign=False,
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
     def authority(text: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
@@ -334,6 +346,7 @@ def make_certificates(folder: Path) -> Certificates:
             .not_valid_after(now + timedelta(days=30))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(signs_certificates, critical=True)  # Python 3.13 asks for it
         )
         return builder.sign(key, hashes.SHA256()), key
 
