@@ -292,7 +292,7 @@ CREATE INDEX totp_enrolments_by_user ON totp_enrolments (user_id);
 CREATE INDEX totp_enrolments_by_expiry ON totp_enrolments (expires_at);
 
 -- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states and
--- the challenges of passkeys that were used.
+-- the challenges of passkeys that were used. And the secrets of remembered devices, which work until they expire.
 CREATE TABLE one_time_tokens (
     token_hash BLOB PRIMARY KEY,
     purpose    TEXT NOT NULL,                    -- one of models.Purpose; one purpose never serves another
