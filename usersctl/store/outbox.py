@@ -76,9 +76,13 @@ class Outbox(Statements):
         return self._first(lambda row: str(row[0]), statement, (webhook,))
 
     def hasten_emails(self, webhook: str, after: str) -> None:
-        """Makes due now what is due after that. Events that wait for an earlier one go on to wait."""
+        """Makes due now what is due after that, and ends a pause until after that. Events that wait for an earlier one go on
+        to wait."""
         where = "webhook = ? AND state = 'waiting' AND due_at > ? AND due_at < ?"
         self._run(f"UPDATE outbox SET due_at = ? WHERE {where}", (self.now_text, webhook, after, BEHIND))
+        self._run(
+            "UPDATE webhooks SET paused_until = NULL WHERE name = ? AND paused_until > ?", (webhook, after)
+        )
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
         changes = "state = ?, finished_at = ?, last_error = ?"
