@@ -300,7 +300,7 @@ CREATE TABLE one_time_tokens (
     email      TEXT NOT NULL,                    -- the address that the link was sent to
     created_at TEXT NOT NULL,
     expires_at TEXT NOT NULL,
-    about      TEXT                              -- like outbox.about
+    about      TEXT                              -- like outbox.about; of a remembered device: when its factor was proved
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX one_time_tokens_by_user ON one_time_tokens (user_id);

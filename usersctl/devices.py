@@ -54,24 +54,26 @@ class Devices(NamedTuple):
         proofs = [(device.factor_at, device.secret) for device in present if device.user_id == user_id]
         factor_at, secret = max(proofs, default=("", ""))
         if remember_for:
-            factor_at, secret = since, self._new_secret(user_id, remember_for)
+            factor_at, secret = since, self._new_secret(user_id, since, remember_for)
         devices = [Device(user_id, new_device_id(), since, factor_at, secret), *others[: MOST_ACCOUNTS - 1]]
         text = "/".join("~".join(map(str, device)).rstrip("~") for device in devices)
         return sign(self.store.signing_key(KEY), PURPOSE, text)
 
-    def _new_secret(self, user_id: int, lifetime: timedelta) -> str:
+    def _new_secret(self, user_id: int, factor_at: str, lifetime: timedelta) -> str:
         """Of which the database has the digest only: the key that signs the cookie is in every backup."""
         secret = new_token()
         # The sign-in has succeeded. Where this cannot be noted, the next one asks for the second factor again.
         with suppress(Busy, StoreUnusable), self.store.write() as tx:
             if tx.user(user_id) is not None:
-                tx.add_one_time_token(digest(secret), Purpose.REMEMBERED, user_id, "", lifetime)
+                tx.add_one_time_token(
+                    digest(secret), Purpose.REMEMBERED, user_id, "", lifetime, about=factor_at
+                )
         return secret
 
 
 def _is_genuine(tx: Transaction, device: Device) -> bool:
     noted = tx.one_time_token(Purpose.REMEMBERED, digest(device.secret))
-    return noted is not None and noted.user_id == device.user_id
+    return noted is not None and (noted.user_id, noted.about) == (device.user_id, device.factor_at)
 
 
 def _device_of(entry: str) -> Device:

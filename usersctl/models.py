@@ -446,7 +446,7 @@ class Invitation(NamedTuple):
 class OneTimeToken(NamedTuple):
     user_id: int | None
     email: str  # the address that it was sent to
-    about: str | None = None  # the enrolment that it takes back
+    about: str | None = None  # the enrolment that it takes back, or when a second factor was proved
 
 
 class Failures(NamedTuple):
