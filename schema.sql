@@ -292,7 +292,7 @@ CREATE INDEX totp_enrolments_by_user ON totp_enrolments (user_id);
 CREATE INDEX totp_enrolments_by_expiry ON totp_enrolments (expires_at);
 
 -- Secrets that work once: the links in emails and the link to create the first admin. And the OAuth states and
--- the challenges of passkeys that were used.
+-- the challenges of passkeys that were used. And the secrets of remembered devices, which work until they expire.
 CREATE TABLE one_time_tokens (
     token_hash BLOB PRIMARY KEY,
     purpose    TEXT NOT NULL,                    -- one of models.Purpose; one purpose never serves another
@@ -300,7 +300,7 @@ CREATE TABLE one_time_tokens (
     email      TEXT NOT NULL,                    -- the address that the link was sent to
     created_at TEXT NOT NULL,
     expires_at TEXT NOT NULL,
-    about      TEXT                              -- like outbox.about
+    about      TEXT                              -- like outbox.about; of a remembered device: when its factor was proved
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX one_time_tokens_by_user ON one_time_tokens (user_id);

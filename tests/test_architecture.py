@@ -44,7 +44,7 @@ CORE = {
     "store.conninfo": "errors",
     "permissions": "clock errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
-    "devices": "clock models secrets store",
+    "devices": "clock errors models secrets store",
     "readiness": "errors store",
     "session_uses": "errors models store",
     "lockdown": "errors models store permissions",

@@ -1,12 +1,14 @@
 """Devices that signed in before: a cookie, signed by the service, names the accounts and when. It opens no session."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
 
 from usersctl.clock import stamp
-from usersctl.models import Device
-from usersctl.secrets import new_device_id, sign, verified
+from usersctl.errors import Busy, StoreUnusable
+from usersctl.models import Device, Purpose
+from usersctl.secrets import digest, new_device_id, new_token, sign, verified
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -35,24 +37,43 @@ class Devices(NamedTuple):
         key = tx.signing_key(KEY)
         if key is None or not lifetime:
             return False
-        proofs = [device.factor_at for device in self._read(key, cookies) if device.user_id == user_id]
+        devices = [device for device in self._read(key, cookies) if device.user_id == user_id]
         oldest = max(stamp(tx.now - lifetime), tx.remembered_since(user_id))
         # A proof in the future is none: the clock was set back.
-        return any(oldest < proof <= tx.now_text for proof in proofs)
+        return any(oldest < device.factor_at <= tx.now_text and _is_genuine(tx, device) for device in devices)
 
-    def cookie(self, sent: Iterable[str], user_id: int, since: str, *, factor_at: str = "") -> str:
+    def cookie(
+        self, sent: Iterable[str], user_id: int, since: str, *, remember_for: timedelta | None = None
+    ) -> str:
         """The value to set after a sign-in at `since`. Other accounts that signed in with this browser stay in it.
 
-        `factor_at`: the user proved a second factor then, and asked to be remembered; without it, an earlier moment stays.
+        `remember_for`: the user proved a second factor in it, and asked to be remembered; without it, an earlier proof stays.
         """
         present = self.read(sent)
         others = [device for device in present if device.user_id != user_id]
-        factor_at = factor_at or max(
-            (device.factor_at for device in present if device.user_id == user_id), default=""
-        )
-        devices = [Device(user_id, new_device_id(), since, factor_at), *others[: MOST_ACCOUNTS - 1]]
+        proofs = [(device.factor_at, device.secret) for device in present if device.user_id == user_id]
+        factor_at, secret = max(proofs, default=("", ""))
+        if remember_for:
+            factor_at, secret = since, self._new_secret(user_id, since, remember_for)
+        devices = [Device(user_id, new_device_id(), since, factor_at, secret), *others[: MOST_ACCOUNTS - 1]]
         text = "/".join("~".join(map(str, device)).rstrip("~") for device in devices)
         return sign(self.store.signing_key(KEY), PURPOSE, text)
+
+    def _new_secret(self, user_id: int, factor_at: str, lifetime: timedelta) -> str:
+        """Of which the database has the digest only: the key that signs the cookie is in every backup."""
+        secret = new_token()
+        # The sign-in has succeeded. Where this cannot be noted, the next one asks for the second factor again.
+        with suppress(Busy, StoreUnusable), self.store.write() as tx:
+            if tx.user(user_id) is not None:
+                tx.add_one_time_token(
+                    digest(secret), Purpose.REMEMBERED, user_id, "", lifetime, about=factor_at
+                )
+        return secret
+
+
+def _is_genuine(tx: Transaction, device: Device) -> bool:
+    noted = tx.one_time_token(Purpose.REMEMBERED, digest(device.secret))
+    return noted is not None and (noted.user_id, noted.about) == (device.user_id, device.factor_at)
 
 
 def _device_of(entry: str) -> Device:

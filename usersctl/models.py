@@ -45,6 +45,7 @@ class Purpose(StrEnum):
     APPROVE = "approve"  # to the old one, for an account without a password
     OAUTH_SPENT = "oauth_spent"
     PASSKEY_SPENT = "passkey_spent"  # a challenge that a passkey has signed
+    REMEMBERED = "remembered"  # a device on which the second factor is not asked for: works until it expires
     INVITE = "invite"
     # What became of the link of an invitation. It does nothing any more, but its page can say why.
     INVITE_USED = "invite_used"
@@ -445,7 +446,7 @@ class Invitation(NamedTuple):
 class OneTimeToken(NamedTuple):
     user_id: int | None
     email: str  # the address that it was sent to
-    about: str | None = None  # the enrolment that it takes back
+    about: str | None = None  # the enrolment that it takes back, or when a second factor was proved
 
 
 class Failures(NamedTuple):
@@ -460,6 +461,7 @@ class Device(NamedTuple):
     id: str
     since: str
     factor_at: str = ""  # a second factor was proved on it then, and need not be again for some days
+    secret: str = ""  # that this browser alone has, to show so
 
 
 BEHIND = "9999-12-31T23:59:59.999Z"  # when an event is due that waits for an earlier one

@@ -18,10 +18,13 @@ from support.second_factors import CONFIRM, Phone, enrol, finish, second_step, w
 from support.tables import query
 from support.web import Client, Reply, Site
 
+from usersctl import devices
+from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import InvalidCode
 from usersctl.factors import totp
 from usersctl.models import UNKNOWN_CLIENT, Actor, Proof
+from usersctl.secrets import sign
 from usersctl.service import build
 from usersctl.store.conninfo import Database
 
@@ -242,6 +245,24 @@ def test_a_device_cookie_of_another_account_or_a_forged_one_remembers_nothing(
     for cookie in (device, forged):
         assert site.client(cookies={"auth_token_device": cookie}).login(ADA, PASSWORD).status == 401
     assert finish(second_step(site.client()), code=phone.next_code()).status == 200
+
+
+def test_a_thief_of_the_database_cannot_forge_a_remembered_device(site: Site, clock: FakeClock) -> None:
+    """It has the key that signs cookies, and all that was stored when devices were remembered."""
+    _, phone = with_phone(site, clock)
+    owner = second_step(site.client())
+    assert finish(owner, code=phone.next_code(), rememberDevice=True).status == 200
+    genuine = owner.cookies["auth_token_device"]
+    stored = [row.hex() for (row,) in query(site.service, "SELECT token_hash FROM one_time_tokens")]
+    clock.move(minutes=1)
+    now = stamp(clock())
+    key = site.service.store.signing_key(devices.KEY)
+    of_the_browser = genuine.rpartition(".")[0].split("~")[-1]
+    for secret in ("", *stored, of_the_browser):  # this one proves what was then, not now
+        text = f"1~x~{now}~{now}~{secret}".rstrip("~")
+        forged = sign(key, devices.PURPOSE, text)
+        assert site.client(cookies={"auth_token_device": forged}).login(ADA, PASSWORD).status == 401, text
+    assert site.client(cookies={"auth_token_device": genuine}).login(ADA, PASSWORD).status == 200
 
 
 def test_the_second_step_of_another_site_is_refused(site: Site, phone: Phone) -> None:

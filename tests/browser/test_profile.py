@@ -13,6 +13,7 @@ Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
 ADA = "ada@example.com"
+ANOTHER = "another sentence of words"
 
 
 @pytest.fixture
@@ -192,6 +193,27 @@ def test_a_proof_by_another_account_does_not_go_on_with_what_was_begun(
 
 
 # --- delete the account ---
+
+
+def test_a_new_password_promises_a_deleted_account_nothing_and_the_sign_in_names_the_ways_back(
+    site: Site, visit: Visit
+) -> None:
+    ada = visit(site)
+    ada.expected = {403}
+    ada.signs_in()
+    ada.page.get_by_text("Delete my account …").press("Enter")
+    ada.fills(Your_password=PASSWORD)
+    ada.presses("Delete my account")
+    ada.is_at("/login")
+    site.service.recovery.forgot(ADA)
+    ada.opens_email("Set a new password")
+    ada.fills(New_password=ANOTHER, New_password__once_more=ANOTHER)
+    ada.presses("Set password")
+    ada.sees("Your new password is set.")
+    ada.misses("You can sign in")
+    ada.fills(Password=ANOTHER)
+    ada.presses("Sign in")
+    ada.sees("open the link in the email about the deletion, or ask the people who run this site")
 
 
 def test_a_user_deletes_the_account_and_undoes_that(site: Site, visit: Visit) -> None:

@@ -547,19 +547,32 @@ def test_a_certificate_authority_in_ssl_cert_file_is_trusted(
         assert provider.holds("an-access-token")
 
 
-@pytest.mark.parametrize("wrong", [{"trusted": False}, {"days": -2}, {"names": ("p.example",)}, {"unknown": True}], ids=str)  # fmt: skip
-def test_a_server_with_a_bad_certificate_receives_no_request(
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"trusted": False}, "issuer certificate"),
+        ({"days": -2}, "certificate has expired"),
+        ({"names": ("p.example",)}, "certificate is not valid for 'localhost'"),
+        ({"unknown": True}, "issuer certificate"),
+    ],
+    ids=str,
+)
+def test_a_server_with_a_bad_certificate_receives_no_request_and_the_log_says_what_is_wrong_with_it(
     make_visit: Callable[..., Visit],
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
     wrong: dict[str, Any],
+    why: str,
 ) -> None:
     if not wrong.pop("unknown", False):
         monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
     context: ssl.SSLContext = certificates.server(*wrong.pop("names", ("localhost",)), **wrong)
     with hostile(host="localhost", tls=context) as provider:
-        assert make_visit(oauth_issuer=provider.url).failure() == "oauth_failed"
+        visit = make_visit(oauth_issuer=provider.url)
+        assert visit.failure() == "oauth_failed"
         assert provider.arrived == []
+    assert visit.why().startswith("localhost cannot be reached: ")
+    assert why in visit.why()
 
 
 # --- time limits ---

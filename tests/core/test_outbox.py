@@ -417,6 +417,20 @@ def test_more_than_three_emails_of_a_kind_in_fifteen_minutes_are_dropped_silentl
     assert len(sent(service, ADA)) == 6
 
 
+def test_emails_from_a_clock_that_was_ahead_keep_no_others_back(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    add("ada")
+    clock.move(days=1)
+    for _ in range(3):
+        service.recovery.forgot(ADA)
+    assert len(sent(service, ADA)) == 3
+    clock.move(days=-1)
+    for _ in range(5):
+        service.recovery.forgot(ADA)
+    assert len(sent(service, ADA)) == 6
+
+
 def test_after_twelve_emails_of_a_kind_in_a_day_the_next_comes_when_the_last_link_has_expired(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
@@ -738,6 +752,26 @@ def test_the_worker_sleeps_until_the_next_email_is_due(
     clock.move(seconds=-3)
     assert box.seconds_until_due(5) == 3
     assert box.seconds_until_due(1) == 1
+
+
+def test_an_email_that_was_put_off_by_a_clock_that_was_ahead_is_sent_once_the_clock_is_set_back(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    queued(service, add("ada"))
+    server.refusal = "Connection refused"
+    clock.move(days=1)
+    assert [attempt.state for attempt in worked(box)] == ["waiting"]
+    server.refusal = None
+    clock.move(days=-1)
+    assert box.seconds_until_due(60) == 0
+    assert [attempt.state for attempt in worked(box)] == ["sent"]
+    # No delay of our own is taken for one of such a clock.
+    server.refusal = "Connection refused"
+    queued(service, add("bob"))
+    for _ in range(20):
+        assert len(worked(box)) == 1
+        assert worked(box) == []
+        clock.move(seconds=LONGEST_DELAY.total_seconds())
 
 
 def test_the_notice_of_a_change_goes_to_the_address_of_that_time(

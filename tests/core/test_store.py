@@ -534,6 +534,22 @@ def test_a_full_disk_is_reported_and_ends_when_there_is_space(
         assert tx.add_user(new_user("bob"))
 
 
+@pytest.mark.sqlite  # the disk of a file
+def test_a_full_disk_is_told_with_the_way_on(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+
+    def fill() -> None:
+        with store.write() as tx:
+            tx._run("PRAGMA max_page_count = 1")  # SQLite takes the present size
+            for number in range(5000):
+                tx.add_user(new_user(f"{'x' * 60}{number}"))
+
+    with pytest.raises(StoreUnusable, match="cannot grow: the disk is full") as told:
+        fill()
+    # Without it a restore advises what helps a database that is beyond repair.
+    assert str(told.value.hint).startswith("make room on that disk")
+
+
 def test_an_sql_error_of_the_program_is_not_translated(service: Service) -> None:
     syntax, constraint = (sqlite3.OperationalError,), (sqlite3.IntegrityError,)
     if postgres.is_whole():

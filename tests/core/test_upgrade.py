@@ -612,6 +612,21 @@ def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(
     assert dump(path) == before
 
 
+@pytest.mark.parametrize("make_older", [make, make_version_1], ids=["deployment", "version"])
+def test_upgrades_that_fail_leave_no_copies_that_fill_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch, make_older: Callable[[Path], Any]
+) -> None:
+    make_older(path)
+    monkeypatch.setattr(upgrade, "_for_its_owner_only", lambda _: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            open_store(path)
+    assert list(path.parent.glob("*.before-*")) == []
+    monkeypatch.undo()
+    open_store(path).close()
+    assert len(list(path.parent.glob("*.before-*"))) == 1
+
+
 def add_ways_back(path: Path, *ways: tuple[int, str, str, float, float | None]) -> None:
     """Each of: user, address, kind of link or state of the notice, its age in days, and the days that a link still works."""
     with closing(sqlite3.connect(path)) as db:

@@ -266,6 +266,22 @@ def test_a_receiver_that_is_down_for_a_day_gets_all_in_order_and_once(
     assert asked <= {event.id for event in receiver.taken}  # the same ids
 
 
+def test_events_that_were_put_off_by_a_clock_that_was_ahead_are_sent_in_order_once_it_is_set_back(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
+) -> None:
+    clock.move(days=1)
+    users = people(told, "ada", "bob", "cy")
+    told.accounts.update(users[0].id, name="Other", by=OPERATOR)
+    receiver.answer = lambda _event: Answer(500)
+    send_all(ops)
+    with told.store.read() as tx:
+        assert tx.webhook_state("ops").paused_until is not None
+    receiver.answer = lambda _event: Answer(200)
+    clock.move(days=-1)
+    send_all(ops)
+    assert types(receiver) == ["user.created"] * 3 + ["user.updated"]
+
+
 def test_a_receiver_that_is_down_is_asked_ever_less(
     told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
 ) -> None:

@@ -25,6 +25,7 @@ from support.oauth_site import (
     path_of,
 )
 from support.postbox import last_link, link_in, sent
+from support.second_factors import enrol
 from support.tables import written
 from support.web import Client, Site, running
 
@@ -172,6 +173,16 @@ def test_the_end_of_a_password_is_told_before_and_after(closed_site: OAuthSite) 
     reply = closed_site.site.client().post("/api/users/not-me", {"token": link.token, "email": link.email})
     assert reply.status == 200
     assert browser.me() is None
+
+
+def test_no_end_of_a_password_is_told_that_a_second_factor_prevents(
+    closed_site: OAuthSite, clock: FakeClock
+) -> None:
+    ada = closed_site.site.signed_in(closed_site.site.add("ada"))
+    enrol(ada, clock)
+    assert "will end this password" not in ada.get("/account").body.decode()
+    assert "oauth_failed" in str(closed_site.browser().sign_in().header("Location"))
+    assert closed_site.site.client().login("ada@example.com", PASSWORD).message == "Second factor required"
 
 
 def test_a_password_that_was_set_by_email_is_kept(closed_site: OAuthSite) -> None:

@@ -6,7 +6,7 @@ from usersctl.cli.questions import ReadUserArgument, invocation, one_reference
 from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
 
-NOTHING = "Nothing is in the way here: it is the password, or the browser"
+NOTHING = "Nothing of this account is in the way: it is the password, the browser, or the service, which this checks:"
 
 
 def why(ctx: Context, user: ReadUserArgument) -> None:
@@ -31,6 +31,7 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
         names, states = [line.name for line in lines], [line.state for line in lines]
         show(run.out, ("gate", "state", "why"), lines, names=names, states=states)
         if explained.user is not None:
-            run.out.note(f"Stopped by: {stopped_by}" if stopped_by else NOTHING)
+            nothing = f"{NOTHING} {run.options.repeated_in('usersctl doctor')}"
+            run.out.note(f"Stopped by: {stopped_by}" if stopped_by else nothing)
     if explained.user is None:
         raise NotFound(f"No user {user!r}", hint="look for it with: usersctl list --search TEXT")

@@ -13,7 +13,7 @@ from usersctl.config import Settings
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.mail import kinds
 from usersctl.mail.kinds import EmailQueue, Kind
-from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
+from usersctl.models import BEHIND, Actor, EmailState, Purpose, QueuedEmail, User
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.store.lock_file import HAS_BYTE_LOCKS
@@ -31,6 +31,9 @@ LEASE = timedelta(seconds=3) if HAS_BYTE_LOCKS else timedelta(minutes=2)
 NOTED_WITHIN = 60.0  # seconds
 POLL_EVERY = 0.1  # seconds
 FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
+LATEST = (
+    2 * LONGEST_DELAY
+)  # what is due later than any daemon puts it off was written by a clock that was wrong
 
 
 class Attempt(NamedTuple):
@@ -69,9 +72,8 @@ class Outbox(NamedTuple):
 
     def work(self, *, due_by: str | None = None) -> Attempt | None:
         """Tries the next email that is due (`due_by`: was due then); None if there is none."""
-        with self.store.glance() as tx:
-            due = tx.next_email_due()
-            due_by = due_by or tx.now_text
+        due, now = first_due(self.store)
+        due_by = due_by or stamp(now)
         if due is None or due > due_by:
             return None
         with self.store.locks() as locks:
@@ -188,13 +190,23 @@ class Outbox(NamedTuple):
 # --- what events for webhooks share: see usersctl/webhooks/delivery.py ---
 
 
-def seconds_until(store: Store, at_most: float, webhook: str = "") -> float:
-    """Until the next email, or event for a webhook, is due."""
+def first_due(store: Store, webhook: str = "") -> tuple[str | None, datetime]:
+    """When the next email, or event for a webhook, is due, and the present moment."""
     with store.glance() as tx:
-        due = tx.next_email_due(webhook)
+        due, now = tx.next_email_due(webhook), tx.now
+    latest = stamp(now + LATEST)
+    if due is not None and latest < due < BEHIND:
+        with store.write() as tx:
+            tx.hasten_emails(webhook, latest)
+        due = stamp(now)
+    return due, now
+
+
+def seconds_until(store: Store, at_most: float, webhook: str = "") -> float:
+    due, now = first_due(store, webhook)
     if due is None:
         return at_most
-    return min(at_most, max(0.0, (moment(due) - tx.now) / timedelta(seconds=1)))
+    return min(at_most, max(0.0, (moment(due) - now) / timedelta(seconds=1)))
 
 
 def noted(store: Store, change: Callable[[Transaction], Any]) -> None:

@@ -145,7 +145,16 @@ class HttpClient:
             ):
                 return response.status_code, read(response)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
-            raise refused(f"{urlsplit(url).hostname} cannot be reached: {type(error).__name__}") from None
+            raise refused(f"{urlsplit(url).hostname} cannot be reached: {_words(error)}") from None
+
+
+def _words(error: Exception) -> str:
+    """What the network or the certificate lacks stands in the innermost of the exceptions, if it says so."""
+    words, inner = type(error).__name__, error.__context__
+    while inner is not None:
+        words = getattr(inner, "verify_message", "") or getattr(inner, "strerror", "") or words
+        inner = inner.__cause__ or inner.__context__
+    return words
 
 
 def _read(response: Any) -> bytes:

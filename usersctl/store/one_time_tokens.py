@@ -1,4 +1,5 @@
-"""The table of secrets that work once: the links of emails and of the first set-up, and the states of sign-ins."""
+"""The table of secrets that work once: the links of emails and of the first set-up, and the states of sign-ins. And of those
+of remembered devices, which are not taken."""
 
 from datetime import timedelta
 from typing import Any

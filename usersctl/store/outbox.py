@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from usersctl.clock import stamp
-from usersctl.models import EmailState, QueuedEmail
+from usersctl.models import BEHIND, EmailState, QueuedEmail
 from usersctl.store.statements import Statements
 
 QUEUED = ", ".join(QueuedEmail._fields)
@@ -39,12 +39,16 @@ class Outbox(Statements):
     def count_recent_emails(
         self, kind: str, user_id: int | None, email: str, *spans: timedelta
     ) -> tuple[int, ...]:
-        """How many of a kind to this address or account were not dropped, for each of the spans of time until now."""
-        since = [stamp(self.now - span) for span in spans]
-        counts = ", ".join("count(*) FILTER (WHERE created_at > ?)" for _ in spans)
+        """How many of a kind to this address or account were not dropped, for each of the spans of time until now.
+
+        One that is as far in the future comes from a clock that was wrong, and must not keep others back.
+        """
+        periods = [(stamp(self.now - span), stamp(self.now + span)) for span in spans]
+        counts = ", ".join("count(*) FILTER (WHERE created_at > ? AND created_at < ?)" for _ in spans)
         where = "(email = ? OR user_id = ?) AND kind = ? AND created_at > ? AND state <> 'dropped'"
         statement = f"SELECT {counts} FROM outbox WHERE {where}"
-        counted: tuple[int, ...] = self._run(statement, (*since, email, user_id, kind, min(since))).fetchone()
+        values = (*(end for period in periods for end in period), email, user_id, kind, min(periods)[0])
+        counted: tuple[int, ...] = self._run(statement, values).fetchone()
         return counted
 
     def due_email(self, due_by: str, webhook: str = "") -> int | None:
@@ -70,6 +74,15 @@ class Outbox(Statements):
         where = "webhook = ? AND state = 'waiting'"
         statement = f"SELECT due_at FROM outbox WHERE {where} ORDER BY due_at LIMIT 1"
         return self._value(str, statement, (webhook,))
+
+    def hasten_emails(self, webhook: str, after: str) -> None:
+        """Makes due now what is due after that, and ends a pause until after that. Events that wait for an earlier one go on
+        to wait."""
+        where = "webhook = ? AND state = 'waiting' AND due_at > ? AND due_at < ?"
+        self._run(f"UPDATE outbox SET due_at = ? WHERE {where}", (self.now_text, webhook, after, BEHIND))
+        self._run(
+            "UPDATE webhooks SET paused_until = NULL WHERE name = ? AND paused_until > ?", (webhook, after)
+        )
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
         changes = "state = ?, finished_at = ?, last_error = ?"

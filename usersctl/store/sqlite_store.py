@@ -86,7 +86,7 @@ class SQLiteStore(Store):
         super().check_writable()
         disk = os.statvfs(self._path.parent)
         if disk.f_bavail * disk.f_frsize < self.least_space:
-            raise StoreUnusable(f"{self._path} cannot grow: the disk is full")
+            raise StoreUnusable(f"{self._path} cannot grow: the disk is full", hint=MAKE_ROOM)
 
     @contextmanager
     def _writing(
@@ -300,6 +300,7 @@ def _set(connection: sqlite3.Connection, pragmas: dict[str, int]) -> None:
         connection.execute(f"PRAGMA {name} = {value}")
 
 
+MAKE_ROOM = "make room on that disk, and try again; see: usersctl doctor"
 _LASTING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PROBLEMS = {
     sqlite3.SQLITE_NOTADB: "is not a database",
@@ -311,6 +312,7 @@ _PROBLEMS = {
 }
 _HINTS = {
     sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
+    sqlite3.SQLITE_FULL: MAKE_ROOM,
 }
 
 

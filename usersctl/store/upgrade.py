@@ -26,6 +26,12 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
     connection.execute("PRAGMA foreign_keys = OFF")
     # Processes that start at once take turns, and a killed one leaves the old database or the new one.
     connection.execute("BEGIN IMMEDIATE")
+    copies: list[Path] = []
+
+    def copy_aside() -> Path:
+        copies.append(database_file.copy_aside(path, utc_now()))
+        return copies[0]
+
     try:
         migrated = None
         version = database_file.version_of(connection, path)
@@ -33,9 +39,9 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
             if version is None:
                 _run_schema(connection)
             elif version == 0:
-                migrated = _adopt(connection, path)
+                migrated = _adopt(connection, path, copy_aside)
             else:
-                migrated = _renew(connection, path)
+                migrated = _renew(connection, copy_aside)
             connection.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
             _for_its_owner_only(path)
@@ -45,6 +51,10 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
             connection.execute("ROLLBACK")
         with suppress(sqlite3.Error):  # restored for the application that still uses the file
             connection.execute(f"PRAGMA journal_mode = {journal}")
+            if copies and database_file.version_of(connection, path) != database_file.VERSION:
+                # The next try makes another one. A daemon that is started again and again would fill the disk with them.
+                for copy in copies:
+                    copy.unlink(missing_ok=True)
         raise
     finally:
         for (name,) in connection.execute(
@@ -109,12 +119,12 @@ def schema() -> str:
 COUNTED = {"groups": "members", "users": "factors"}  # columns that triggers count anew
 
 
-def _renew(connection: sqlite3.Connection, path: Path) -> Migrated:
+def _renew(connection: sqlite3.Connection, copy_aside: Callable[[], Path]) -> Migrated:
     """Makes each table again as schema.sql has it, with all rows and all columns that both versions have.
 
     One way for every version. What a version needs beyond that is a statement after the copy.
     """
-    backup = database_file.copy_aside(path, utc_now())
+    backup = copy_aside()
     ours = names_of_schema()
     kept = {name: columns for name, columns in columns_by_table(connection).items() if name in ours}
     kept.pop("user_counts", None)  # the triggers count anew
@@ -245,7 +255,7 @@ def _drop(connection: sqlite3.Connection, ours: set[str]) -> None:
 _PASSWORD_COLUMNS = ("password_hash", "password")
 
 
-def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
+def _adopt(connection: sqlite3.Connection, path: Path, copy_aside: Callable[[], Path]) -> Migrated:
     import sqlite_utils
 
     old = sqlite_utils.Database(connection, execute_plugins=False)
@@ -259,7 +269,7 @@ def _adopt(connection: sqlite3.Connection, path: Path) -> Migrated:
     notes = [f"columns of users that stand in the backup only: {', '.join(unknown)}"] if unknown else []
     users = [_adopted(row, notes, path) for row in rows]
     _refuse_twins(users, path)
-    backup = database_file.copy_aside(path, utc_now())
+    backup = copy_aside()
     given = _last_id_given(connection, name)
     _drop(connection, names_of_schema())
     _run_schema(connection)

@@ -7,10 +7,10 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from usersctl.clock import moment
+from usersctl.clock import moment, stamp
 from usersctl.config.webhooks import Webhook, key_of
 from usersctl.events import TRIED_FOR
-from usersctl.mail.outbox import Attempt, claimed, delay_after, noted, seconds_until
+from usersctl.mail.outbox import Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.models import EmailState, QueuedEmail
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -38,13 +38,12 @@ class Delivery(NamedTuple):
     def work(self) -> Attempt | None:
         """Tries the next event that is due; None if there is none, or the receiver is left alone."""
         name = self.webhook.name
-        with self.store.glance() as tx:
-            due, now = tx.next_email_due(name), tx.now_text
-        if due is None or due > now or self._holds():
+        due, now = first_due(self.store, name)
+        if due is None or due > stamp(now) or self._holds():
             return None
         with self.store.locks() as locks:
             with self.store.write() as tx:
-                event = claimed(tx, locks, now, name)
+                event = claimed(tx, locks, stamp(now), name)
             return event and self._send(event, tx.now)
 
     def _holds(self) -> bool:

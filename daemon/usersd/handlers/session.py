@@ -1,5 +1,6 @@
 """Login and logout, and the lists of sessions."""
 
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -195,19 +196,17 @@ def set_session_cookie(
     if session.kind == TokenKind.PERSISTENT:
         max_age = int(settings.remember_me_expiration.total_seconds())
     request.new_cookies.set(settings.session_cookie, opened.token, max_age=max_age)
-    factor_at = ""
-    if remember_device and opened.by_factor:
-        factor_at = session.created_at
-    set_device_cookie(request, service, opened.user.id, session.created_at, factor_at=factor_at)
+    remember_for = settings.remember_factor if remember_device and opened.by_factor else None
+    set_device_cookie(request, service, opened.user.id, session.created_at, remember_for=remember_for)
     if request.pending_tokens:
         request.new_cookies.set(settings.pending_cookie, "", max_age=0)
 
 
 def set_device_cookie(
-    request: Request, service: Service, user_id: int, since: str, *, factor_at: str = ""
+    request: Request, service: Service, user_id: int, since: str, *, remember_for: timedelta | None = None
 ) -> None:
     """Strangers' guesses do not keep the user out of this browser. `since`: not before the user's devices were forgotten."""
-    value = service.devices.cookie(request.device_cookies, user_id, since, factor_at=factor_at)
+    value = service.devices.cookie(request.device_cookies, user_id, since, remember_for=remember_for)
     request.new_cookies.set(request.settings.device_cookie, value, max_age=int(KNOWN_FOR.total_seconds()))
 
 

@@ -232,6 +232,8 @@ def profile(request: Request, service: Service) -> Response:
     connections = service.identities.connections(user.id)
     linked = {one.name: one for one in connections if one.is_linked}
     then = own_path(query.redirect)
+    # A sign-in through a provider links no account with a second factor whose address is not proven, and ends nothing.
+    links_at_sign_in = bool(request.settings.providers) and not linked and not user.factors
     return layout.page(
         request,
         "profile",
@@ -240,7 +242,7 @@ def profile(request: Request, service: Service) -> Response:
         connections=connections,
         proofs=proofs(request, connections, then),
         provider=" / ".join(provider.display for provider in request.settings.providers),
-        ends_password=bool(request.settings.providers) and user.email_proven_at is None and not linked,
+        ends_password=links_at_sign_in and user.email_proven_at is None,
         **user_page.own_sessions(request, service),
         **factors_page.content(request, service),
         device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
