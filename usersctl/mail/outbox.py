@@ -31,9 +31,8 @@ LEASE = timedelta(seconds=3) if HAS_BYTE_LOCKS else timedelta(minutes=2)
 NOTED_WITHIN = 60.0  # seconds
 POLL_EVERY = 0.1  # seconds
 FIRST_DELAY, LONGEST_DELAY = timedelta(seconds=5), timedelta(minutes=15)
-LATEST = (
-    2 * LONGEST_DELAY
-)  # what is due later than any daemon puts it off was written by a clock that was wrong
+# No daemon puts anything off for so long: what is due later was written by a clock that was wrong.
+LATEST = 2 * LONGEST_DELAY
 
 
 class Attempt(NamedTuple):
