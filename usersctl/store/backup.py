@@ -198,6 +198,7 @@ class Replacement:
         self.by, self.now = by, now
         self.tell_owners = tell_owners  # of accounts that wait for their deletion
         self.kept: Path | None = None  # the file with the replaced content
+        self.is_prepared = False  # the source has the row of this restore, which tells whether it was done
 
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
@@ -216,9 +217,9 @@ class Replacement:
             with closing(open_store(self.database, create=True)) as store:
                 store.take_over(source, first=lambda: self._keep(source), progress=progress)
         except BaseException as error:
+            if self.is_prepared and self._is_done(source):
+                return  # the error came after the commit
             if self.kept is not None:
-                if self._is_done(source):
-                    return  # the error came after the commit
                 self.kept.unlink()
                 self.kept = None
                 if isinstance(error, ServerAway):
@@ -274,6 +275,7 @@ class Replacement:
                 "replaced_trail": replaced_trail,
             }
             tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)
+        self.is_prepared = True
 
 
 def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
