@@ -215,7 +215,8 @@ class Replacement:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
             with closing(open_store(self.database, create=True)) as store:
-                store.take_over(source, first=lambda: self._keep(source), progress=progress)
+                is_new = store.made
+                store.take_over(source, first=lambda: self._keep(source, is_new=is_new), progress=progress)
         except BaseException as error:
             if self.is_prepared and self._is_done(source):
                 return  # the error came after the commit
@@ -234,10 +235,12 @@ class Replacement:
                 error.hint = f"nothing was replaced; {way_on}"
             raise
 
-    def _keep(self, source: Store) -> None:
-        """Runs under the lock of the database, when no other process can change it any more."""
+    def _keep(self, source: Store, *, is_new: bool) -> None:
+        """Runs under the lock of the database, when no other process can change it any more. `is_new`: this restore has made
+        it, and there is nothing to keep unless another process was quicker than the lock."""
         with closing(open_store(self.database, write=False)) as present:
-            self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
+            if not (is_new and _is_blank(present)):
+                self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
             self._prepare(source, present)
 
     def _is_done(self, source: Store) -> bool:
@@ -276,6 +279,11 @@ class Replacement:
             }
             tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)
         self.is_prepared = True
+
+
+def _is_blank(store: Store) -> bool:
+    with store.read() as tx:
+        return not tx.count_rows("users") and not tx.count_rows("audit")
 
 
 def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:
