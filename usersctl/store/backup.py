@@ -52,16 +52,28 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
                     shutil.copyfile(f"{file}{suffix}", f"{copy}{suffix}")
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                message = f"{tempfile.gettempdir()} has no room for a copy of {file}; only a copy is opened"
-                raise StoreUnusable(message, hint="name another folder in TMPDIR") from None
+                raise _no_room_for(file) from None
             raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
         try:
             _upgrade(copy)
             report = check(copy, read_only=False)
         except (sqlite3.DatabaseError, UsersError) as error:
+            if _lacks_room(error):
+                raise _no_room_for(file) from None
             message = _described(error, copy).replace(str(copy), str(file))
             report = BackupReport({}, "", [BackupProblem("file", message)])
         yield report, copy
+
+
+def _no_room_for(file: Path) -> StoreUnusable:
+    message = f"{tempfile.gettempdir()} has no room for a copy of {file}; only a copy is opened"
+    return StoreUnusable(message, hint="name another folder in TMPDIR")
+
+
+def _lacks_room(error: Exception) -> bool:
+    """Whether a copy could not be used because of the folder that it is in: that says nothing of what was copied."""
+    cause = error if isinstance(error, sqlite3.Error) else error.__cause__
+    return isinstance(cause, sqlite3.OperationalError) and database_file.is_without_room(cause)
 
 
 def _is_beside(file: Path, suffix: str) -> bool:
@@ -241,7 +253,12 @@ class Replacement:
         with closing(open_store(self.database, write=False)) as present:
             if not (is_new and _is_blank(present)):
                 self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
-            self._prepare(source, present)
+            try:
+                self._prepare(source, present)
+            except StoreUnusable as error:
+                if _lacks_room(error):
+                    raise _no_room_for(self.file) from None
+                raise
 
     def _is_done(self, source: Store) -> bool:
         """Whether the database has the audit row of this restore.
