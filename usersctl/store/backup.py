@@ -272,7 +272,9 @@ class Replacement:
                 return last is not None and next(present.audit_rows(from_id=last.id), None) == last
         except UsersError as error:
             message = f"{error}. It is not known whether the backup was restored"
-            hint = f"restore it again when the database can be used; its content before this is kept as {self.kept}"
+            hint = "restore it again when the database can be used"
+            if self.kept is not None:
+                hint += f"; its content before this is kept as {self.kept}"
             raise StoreUnusable(message, hint=hint) from None
 
     def _prepare(self, source: Store, present: Store | None) -> None:
