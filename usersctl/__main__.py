@@ -76,14 +76,30 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def _stop_again(dropped: "sys.UnraisableHookArgs") -> None:
-    """Python drops an exception out of __del__. One of a signal comes again, a moment after this function has ended."""
+    """Python drops an exception out of __del__. One of a signal comes again when this function has ended."""
     if isinstance(dropped.exc_value, SystemExit | KeyboardInterrupt):
         import threading
 
         number = signal.SIGTERM if isinstance(dropped.exc_value, SystemExit) else signal.SIGINT
-        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+        main = threading.main_thread().ident or 0
+        threading.Thread(target=_send_after_hook, args=(number, main)).start()
     else:
         sys.__unraisablehook__(dropped)
+
+
+def _send_after_hook(number: int, main: int) -> None:
+    """On a busy machine the main thread may be in _stop_again for long, and out of there the exception is dropped, too."""
+    import time
+
+    is_in_hook = True
+    while is_in_hook:
+        time.sleep(0.01)
+        frame = sys._current_frames().get(main)  # noqa: SLF001 - documented, and the only way to see another thread
+        is_in_hook = False
+        while frame is not None:
+            is_in_hook |= frame.f_code is _stop_again.__code__
+            frame = frame.f_back
+    os.kill(os.getpid(), number)
 
 
 def _prepare_streams() -> None:

@@ -807,3 +807,22 @@ def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost(name: str,
         check=False,
     )
     assert (done.stdout, done.returncode) == ("", code)
+
+
+BUSY = """
+import threading, time
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (start(thread), time.sleep(0.3))
+"""
+
+
+def test_such_a_signal_is_not_lost_on_a_busy_machine_either() -> None:
+    """There the main thread may wait for long until the thread that sends the signal again has begun."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY + SIGNAL_IN_A_FINALIZER, "SIGTERM"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", 143)

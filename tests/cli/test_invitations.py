@@ -231,6 +231,8 @@ def test_an_import_invites_new_accounts_that_nothing_opens(usersctl: Command) ->
         "out@example.com,,,false,,\nlinked@example.com,,,,,7\n"
     )
     assert usersctl.ok("import", file, "--invite", "--dry-run", "--json").json["invited"] == 2
+    would = usersctl.ok("import", file, "--invite", "--dry-run").stderr
+    assert ("Would invite: 2\n" in would, "Invited" in would) == (True, False)
     done = usersctl.ok("import", file, "--invite")
     assert "Invited: 2; see: usersctl invite list" in done.stderr
     assert invited(usersctl) == [ADA, BOB]

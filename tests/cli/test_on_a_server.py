@@ -69,6 +69,22 @@ def test_create_makes_the_tables_too(usersctl: Command, empty: str) -> None:
     assert usersctl.ok("db", "status", "--json").json["path"] == empty
 
 
+def test_a_restore_into_an_empty_database_says_of_nothing_that_it_is_kept(
+    usersctl: Command, empty: str, tmp_path: Path
+) -> None:
+    there = ("--db", str(tmp_path / "file.db"))
+    usersctl.ok("create", "ada@example.com", "--generate", *there)
+    usersctl.ok("db", "backup", tmp_path / "backup.db", *there)
+    done = usersctl.ok("db", "restore", tmp_path / "backup.db", "--yes")
+    assert done.stdout == f"Restored 1 account to {empty}\n"
+    assert "kept" not in done.stderr
+    assert not list(tmp_path.glob("*.before-*"))
+    assert usersctl.ok("audit", "--json").json[-1]["details"]["kept"] is None
+    # What was replaced is kept.
+    again = usersctl.ok("db", "restore", tmp_path / "backup.db", "--yes", "--json").json
+    assert Path(again["kept"]).parent == tmp_path
+
+
 def test_the_password_never_appears(usersctl: Command, empty: str) -> None:
     usersctl.configure("[passwordHashing]\nrounds = 10\n")
     usersctl.ok("create", "ada@example.com", "--admin", "--password-stdin", stdin=PASSWORD)

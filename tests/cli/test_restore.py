@@ -23,11 +23,12 @@ from support.web import Site
 
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.deletion import tell_owners
-from usersctl.errors import Busy, Invalid
+from usersctl.errors import Busy, Invalid, StoreUnusable
 from usersctl.mail.kinds import RESET
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store import backup, database_file
+from usersctl.store.transaction import Transaction
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("progress_is_drawn_often")]
 
@@ -326,6 +327,27 @@ def test_a_restore_that_fails_changes_nothing(
     assert names(tmp_path) == before
     assert add("eve")
     assert report_on(service.store.database).problems == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StoreUnusable("no space is left")])
+def test_a_restore_that_ends_before_anything_is_replaced_is_not_reported_as_done(
+    service: Service, add: Callable[..., User], tmp_path: Path, error: BaseException
+) -> None:
+    """The last row of the backup's trail is in the database, too: only the row of the restore tells that it was done."""
+    add("ada")
+    service.store.copy(tmp_path / "saved.db")
+    add("bob")
+    before = names(tmp_path)
+
+    def stop(_tx: Transaction) -> None:
+        raise error
+
+    with backup.checked_copy(tmp_path / "saved.db") as (_found, copy), pytest.raises(type(error)):
+        backup.Replacement(copy, service.store.database, Path("x"), False, OPERATOR, utc_now, stop).run(
+            lambda _done, _total: None
+        )
+    assert len(emails(service.store.database)) == 2
+    assert names(tmp_path) == before
 
 
 @pytest.mark.sqlite  # the replaced file is kept

@@ -314,8 +314,8 @@ def test_a_plan_shows_that_it_decides_instead_of_an_owner_who_deletes_the_accoun
     (change,) = apply(service, people({"email": ADA, "active": active}))
     assert change.before is not None
     assert change.after is not None
-    assert change.before["deleted_at"] == "2030-01-01T00:00:00.000Z"
-    assert change.after["deleted_at"] is None
+    assert change.before["delete_at"] == "2030-01-01T00:00:00.000Z"
+    assert change.after["delete_at"] is None
     assert query(service, "SELECT active, delete_at FROM users") == [(active, None)]
     assert apply(service, people({"email": ADA, "active": active})) == []
 

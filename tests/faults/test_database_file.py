@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -114,10 +115,10 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def no_room(disk: Path) -> Iterator[None]:
+def no_room(disk: Path, *, but: int = 0) -> Iterator[None]:
     filler = disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
+        while shutil.disk_usage(disk).free > but:
             file.write(b"x" * 4096)
     try:
         yield
@@ -172,6 +173,39 @@ def test_a_database_on_a_full_disk_is_read_and_not_written_until_there_is_room(
         house.read_all()
         all_done(writes)
         site.service.close()
+
+
+@pytest.mark.slow
+def test_a_full_temporary_folder_says_nothing_of_the_backup_and_replaces_nothing(
+    tmp_path: Path, usersctl: Command
+) -> None:
+    usersctl.add("ada")
+    saved = usersctl.folder / "saved.db"
+    usersctl.ok("db", "backup", saved)
+    usersctl.add("bob")
+    size = saved.stat().st_size
+    verify, restore = ("db", "verify", saved), ("db", "restore", saved, "--yes")
+    dated = ("db", "backup", "--keep", "1", usersctl.folder / "dated")
+    with small_disk(tmp_path) as disk:
+        usersctl.env["TMPDIR"] = str(disk)
+        # For less than the copy; for the copy and no file of SQLite; for all of them, but not for what a restore changes.
+        for room, commands in (
+            (size - 4096, (verify, dated, restore)),
+            (size + 4096, (verify, dated, restore)),
+            (size + 40 * 1024, (restore,)),
+        ):
+            with no_room(disk, but=room):
+                for command in commands:
+                    refused = usersctl(*command)
+                    assert (refused.code, refused.stdout) == (6, "")
+                    assert f"{disk} has no room for a copy of " in refused.stderr
+                    assert "name another folder in TMPDIR" in refused.stderr
+                    assert "sound" not in refused.stderr
+        assert "is sound" in usersctl.ok(*verify).stdout
+        assert len(usersctl.ok("list").rows) == 2
+        assert not list(usersctl.folder.glob("*.before-*"))
+        usersctl.ok(*restore)
+        assert len(usersctl.ok("list").rows) == 1
 
 
 # --- the file disappears, or another takes its place ---

@@ -23,7 +23,7 @@ def list_(ctx: Context) -> None:
     run = invocation(ctx)
     groups = run.service(write=False).groups.all()
     if run.out.json:
-        run.out.write_json([group.as_json() for group in groups])
+        run.out.write_json([group.as_json() | {"created_at": group.created_at} for group in groups])
         return
     rows = [(group.name, group.members, group.created_at) for group in groups]
     run.out.table(("name", "members", "created_at"), rows, empty="No groups.")

@@ -174,7 +174,9 @@ def _report_done(
     run.out.result(text, numbers | {"dry_run": dry_run, "notes": notes} | about)
     for note in (*notes, *_about_rights(done)):  # JSON has the latter as numbers
         run.out.note(f"Note: {note}")
-    if done.invited:
+    if done.invited and dry_run:
+        run.out.note(f"Would invite: {done.invited}")
+    elif done.invited:
         run.out.note(f"Invited: {done.invited}; see: usersctl invite list")
     if done.without_password > done.invited:
         count = done.without_password - done.invited

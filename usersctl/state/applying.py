@@ -126,7 +126,7 @@ class Applying:
         before, after = change.before or {}, change.after or {}
         user = standing.user
         asked = {key: after[key] for key in ASKED if after[key] != before[key]}
-        if (before["invited"] and not after["invited"]) or "deleted_at" in after:
+        if (before["invited"] and not after["invited"]) or "delete_at" in after:
             asked["active"] = after["active"]
         changes = changes_of(user, asked)
         if changes:

@@ -169,7 +169,7 @@ class _Planning:
             after["active"] = wanted.active
             after["invited"] = before["invited"] and wanted.active
             if user.delete_at is not None:  # the owner asked for it, and the file decides otherwise
-                before["deleted_at"], after["deleted_at"] = user.delete_at, None
+                before["delete_at"], after["delete_at"] = user.delete_at, None
         if needs_invitation and after["active"] and not before["invited"]:
             after |= {"invited": True, "sends_invitation": True}
         if after != before:

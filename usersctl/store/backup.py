@@ -50,16 +50,28 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
                     shutil.copyfile(f"{file}{suffix}", f"{copy}{suffix}")
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                message = f"{tempfile.gettempdir()} has no room for a copy of {file}; only a copy is opened"
-                raise StoreUnusable(message, hint="name another folder in TMPDIR") from None
+                raise _no_room_for(file) from None
             raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
         try:
             _upgrade(copy)
             report = check(copy, read_only=False)
         except (sqlite3.DatabaseError, UsersError) as error:
+            if _lacks_room(error):
+                raise _no_room_for(file) from None
             message = _described(error, copy).replace(str(copy), str(file))
             report = BackupReport({}, "", [BackupProblem("file", message)])
         yield report, copy
+
+
+def _no_room_for(file: Path) -> StoreUnusable:
+    message = f"{tempfile.gettempdir()} has no room for a copy of {file}; only a copy is opened"
+    return StoreUnusable(message, hint="name another folder in TMPDIR")
+
+
+def _lacks_room(error: Exception) -> bool:
+    """Whether a copy could not be used because of the folder that it is in: that says nothing of what was copied."""
+    cause = error if isinstance(error, sqlite3.Error) else error.__cause__
+    return isinstance(cause, sqlite3.OperationalError) and database_file.is_without_room(cause)
 
 
 def _is_beside(file: Path, suffix: str) -> bool:
@@ -196,6 +208,7 @@ class Replacement:
         self.by, self.now = by, now
         self.tell_owners = tell_owners  # of accounts that wait for their deletion
         self.kept: Path | None = None  # the file with the replaced content
+        self.is_prepared = False  # the source has the row of this restore, which tells whether it was done
 
     def run(self, progress: Callable[[int, int], Any]) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
@@ -212,11 +225,12 @@ class Replacement:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
             with closing(open_store(self.database, create=True)) as store:
-                store.take_over(source, first=lambda: self._keep(source), progress=progress)
+                is_new = store.made
+                store.take_over(source, first=lambda: self._keep(source, is_new=is_new), progress=progress)
         except BaseException as error:
+            if self.is_prepared and self._is_done(source):
+                return  # the error came after the commit
             if self.kept is not None:
-                if self._is_done(source):
-                    return  # the error came after the commit
                 self.kept.unlink()
                 self.kept = None
                 if isinstance(error, ServerAway):
@@ -231,11 +245,18 @@ class Replacement:
                 error.hint = f"nothing was replaced; {way_on}"
             raise
 
-    def _keep(self, source: Store) -> None:
-        """Runs under the lock of the database, when no other process can change it any more."""
+    def _keep(self, source: Store, *, is_new: bool) -> None:
+        """Runs under the lock of the database, when no other process can change it any more. `is_new`: this restore has made
+        it, and there is nothing to keep unless another process was quicker than the lock."""
         with closing(open_store(self.database, write=False)) as present:
-            self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
-            self._prepare(source, present)
+            if not (is_new and _is_blank(present)):
+                self.kept = present.copy_aside(self.now(), self.file.absolute().parent)
+            try:
+                self._prepare(source, present)
+            except StoreUnusable as error:
+                if _lacks_room(error):
+                    raise _no_room_for(self.file) from None
+                raise
 
     def _is_done(self, source: Store) -> bool:
         """Whether the database has the audit row of this restore.
@@ -249,7 +270,9 @@ class Replacement:
                 return last is not None and next(present.audit_rows(from_id=last.id), None) == last
         except UsersError as error:
             message = f"{error}. It is not known whether the backup was restored"
-            hint = f"restore it again when the database can be used; its content before this is kept as {self.kept}"
+            hint = "restore it again when the database can be used"
+            if self.kept is not None:
+                hint += f"; its content before this is kept as {self.kept}"
             raise StoreUnusable(message, hint=hint) from None
 
     def _prepare(self, source: Store, present: Store | None) -> None:
@@ -272,6 +295,12 @@ class Replacement:
                 "replaced_trail": replaced_trail,
             }
             tx.audit(self.by, "restore", **details, tokens_kept=self.keep_tokens)
+        self.is_prepared = True
+
+
+def _is_blank(store: Store) -> bool:
+    with store.read() as tx:
+        return not tx.count_rows("users") and not tx.count_rows("audit")
 
 
 def _carry_over(present: Store, tx: Transaction) -> dict[str, Any]:

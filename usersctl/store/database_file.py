@@ -163,11 +163,16 @@ def new_file(target: Path) -> Iterator[Path]:
             yield made
             _publish(made, target)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        if is_without_room(error):
             raise StoreUnusable(f"No copy in {target.parent}: the disk is full or failing") from None
         raise
     except OSError as error:
         raise Invalid(f"{target} cannot be written: {error.strerror}") from None
+
+
+def is_without_room(error: sqlite3.OperationalError) -> bool:
+    """Whether the disk is full, or failing."""
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def _publish(made: Path, target: Path) -> None:
