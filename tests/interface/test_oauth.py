@@ -181,7 +181,10 @@ def test_no_end_of_a_password_is_told_that_a_second_factor_prevents(
     ada = closed_site.site.signed_in(closed_site.site.add("ada"))
     enrol(ada, clock)
     assert "will end this password" not in ada.get("/account").body.decode()
-    assert "oauth_failed" in str(closed_site.browser().sign_in().header("Location"))
+    browser = closed_site.browser()
+    assert browser.sign_in().header("Location") == "/login?error=oauth_failed"
+    told = browser.client.get("/login?error=oauth_failed").body.decode()
+    assert "Set a new password by email first." in told
     assert closed_site.site.client().login("ada@example.com", PASSWORD).message == "Second factor required"
 
 

@@ -7,7 +7,7 @@ from usersctl.errors import SignInRefused
 FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
 # Details of FAILED.
-CANCELLED, UNVERIFIED = "cancelled", "unverified"
+CANCELLED, UNVERIFIED, UNPROVEN = "cancelled", "unverified", "unproven"
 OF_ANOTHER_USER, ANOTHER_LINK = "of-another-user", "another-link"
 
 # The error codes of providers for a client id or secret that they do not accept.

@@ -18,7 +18,7 @@ from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Identity, Link, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
-from usersctl.oauth.refusals import ANOTHER_LINK, OF_ANOTHER_USER, UNVERIFIED, refused
+from usersctl.oauth.refusals import ANOTHER_LINK, OF_ANOTHER_USER, UNPROVEN, UNVERIFIED, refused
 from usersctl.passwords import password_is_set
 from usersctl.permissions import admit, require_fresh
 from usersctl.secrets import digest
@@ -224,7 +224,8 @@ class OAuthSignIn(NamedTuple):
         if user.email_proven_at is None:
             if user.factors:
                 # They may be of a stranger who waits inside, or of the owner: neither keeps them nor ends them by a link.
-                raise refused("the account has a second factor, and its address was never proven")
+                why = "the account has a second factor, and its address was never proven"
+                raise refused(why, detail=UNPROVEN)
             # An account for somebody else's address must not wait for its owner with a known password or open session.
             if password_is_set(tx.credentials_of(user.id)):
                 notice = PASSWORD_ENDED
