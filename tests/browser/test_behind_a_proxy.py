@@ -121,7 +121,7 @@ def test_a_page_for_two_factors_asks_for_the_second_and_comes_back(here: House, 
     assert shown_by(visitor)["headers"]["remote-auth"] == "pwd otp"
 
     ((name, value),) = elsewhere.items()
-    visitor.context.clear_cookies()
+    visitor.loses_cookies()
     visitor.context.add_cookies([{"name": name, "value": value, "url": visitor.base, "secure": True}])
     visitor.goes("/reports/7")
     assert shown_by(visitor)["headers"]["remote-auth"] == "pwd"
@@ -141,7 +141,7 @@ def test_a_passkey_alone_opens_a_page_for_two_factors(here: House, visitor: Visi
     visitor.presses("I have kept them")
     visitor.sees("The passkey has been added.")
     without_suggestions(visitor)
-    visitor.context.clear_cookies()
+    visitor.loses_cookies()
     visitor.goes(PAYROLL)
     visitor.presses("Sign in with a passkey")
     visitor.page.wait_for_url(visitor.base + PAYROLL)

@@ -154,7 +154,7 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
         site.client().login("ada@example.com", "wrong")
     ada.presses("Abmelden")
     ada.is_at("/login")
-    ada.context.clear_cookies()  # strangers' failed logins keep no known device out
+    ada.loses_cookies()  # strangers' failed logins keep no known device out
     ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
     ada.sees("Bitte warten Sie 30 Sekunden")

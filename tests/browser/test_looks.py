@@ -192,7 +192,7 @@ def confirming_with_a_code(visitor: Visitor) -> None:
 
 def second_step(visitor: Visitor) -> None:
     with_a_second_factor(visitor)
-    visitor.context.clear_cookies()
+    visitor.loses_cookies()
     visitor.goes("/login")
     visitor.fills(Email="grace@example.com", Password=PASSWORD)
     visitor.presses("Sign in")

@@ -48,7 +48,7 @@ def signs_out(visitor: Visitor, *, at: str = "/login") -> None:
 
 
 def comes_back(visitor: Visitor, *, at: str = "/login") -> None:
-    visitor.context.clear_cookies(name="auth_token")
+    visitor.loses_cookies("auth_token")
     visitor.goes(at)
 
 

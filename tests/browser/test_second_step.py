@@ -59,7 +59,7 @@ def keeps_codes(visitor: Visitor) -> list[str]:
 
 def signs_in_again(visitor: Visitor, *, at: str = "/login") -> None:
     """As far as the second step."""
-    visitor.context.clear_cookies(name="auth_token")
+    visitor.loses_cookies("auth_token")
     visitor.goes(at)
     visitor.fills(Email="ada@example.com", Password=PASSWORD)
     visitor.presses("Sign in")
@@ -155,7 +155,7 @@ def test_a_device_is_not_asked_again_for_thirty_days(site: Site, visit: Visit, c
     ada.presses("Confirm")
     ada.is_at("/")
     clock.move(days=29)
-    ada.context.clear_cookies(name="auth_token")
+    ada.loses_cookies("auth_token")
     ada.signs_in(at="/login?redirect=/account")
     ada.is_at("/account")
     clock.move(days=2)
@@ -234,7 +234,7 @@ def test_a_new_address_is_confirmed_after_a_second_factor(site: Site, visit: Vis
     ada.fills(Email="countess@example.com")
     ada.presses("Save")
     ada.sees("Open the link in the email to countess@example.com by")
-    ada.context.clear_cookies()
+    ada.loses_cookies()
     ada.opens_email("Confirm")
     ada.presses("Confirm")
     ada.is_at("/login?redirect=/confirm-new-email")
@@ -363,7 +363,7 @@ def test_a_sign_in_through_a_provider_asks_for_the_second_factor_and_goes_on(
     ada.signs_in_by_provider(at="/login?redirect=/account")
     app, _ = enrols(ada, clock)
     ada.sees("Your authenticator app is set up.")
-    ada.context.clear_cookies()
+    ada.loses_cookies()
     ada.signs_in_by_provider(at="/login?redirect=/account")
     ada.sees("One more step")
     ada.fills(**{CODE: app.code()})
