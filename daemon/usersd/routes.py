@@ -71,7 +71,7 @@ TABLE: tuple[Route, ...] = (
     Route("PATCH",  "/api/users/me",                       SIGNED_IN,        ME,             users.change_me, Limit.OWN_CHANGES, event="update-self", own="email"),
     Route("DELETE", "/api/users/me",                       SIGNED_IN,        NO,             deletion.delete_me, Limit.OWN_CHANGES, Lane.HASHING, event="delete-self", own=ANY),
     Route("GET",    "/api/users/me/email",                 SIGNED_IN,        NO,             claims.read),
-    Route("POST",   "/api/users/me/email",                 OPTIONAL_SESSION, NO,             claims.prove, Limit.FAILED_LOGINS, Lane.HASHING, event="prove-email"),
+    Route("POST",   "/api/users/me/email",                 OPTIONAL_SESSION, NO,             claims.prove, Limit.FAILED_LOGINS, Lane.HASHING, event="prove-email", own=ANY),
     Route("DELETE", "/api/users/me/email",                 SIGNED_IN,        NO,             claims.take_back, event="take-back-email", own=ANY),
     Route("POST",   "/api/users/me/email/resend",          SIGNED_IN,        NO,             claims.resend, Limit.OWN_CHANGES, event="resend-new-email", own=ANY),
     Route("GET",    "/api/users/me/factors",               SIGNED_IN,        NO,             factors.read, own=ANY, enrols=True),

@@ -255,6 +255,7 @@ def test_an_api_token_changes_nothing_that_its_user_signs_in_with(site: OAuthSit
     attempts = [
         ("PATCH", "/api/users/me", {"email": "new@example.com"}),
         ("PATCH", "/api/users/me", {"email": "new@example.com", "name": "New"}),
+        ("POST", "/api/users/me/email", {"token": "t", "email": "new@example.com", "password": PASSWORD}),
         ("DELETE", "/api/users/me/email", None),
         ("POST", "/api/users/me/email/resend", None),
         ("PATCH", "/api/users/password", passwords),
