@@ -1,4 +1,5 @@
-"""Text of messages: control characters made visible, a count with its noun, a list that is cut, commands in a hint."""
+"""Text of messages: control characters made visible, a count with its noun, a list that is cut, commands in a hint, what the
+network says."""
 
 from collections.abc import Sequence
 
@@ -30,3 +31,10 @@ def with_options(text: str | None, options: str) -> str | None:
     import re  # late: few texts need it
 
     return re.sub(r"(^|: )usersctl [^;,]+", lambda command: command[0] + options, text)
+
+
+def network_words(error: BaseException) -> str:
+    """What is wrong with a certificate or with the network, as TLS or the system says it; empty if they say nothing."""
+    if not isinstance(error, OSError):
+        return ""
+    return getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or ""

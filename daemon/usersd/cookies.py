@@ -7,7 +7,7 @@ from usersctl.config.values import OTHER_COOKIES
 
 MAX_COOKIE_HEADER = 16 * 1024
 MAX_CANDIDATES = 3
-DEVICE_PATTERN = re.compile(r"[A-Za-z0-9_~:./-]{1,600}", re.ASCII)
+DEVICE_PATTERN = re.compile(r"[A-Za-z0-9_~:./-]{1,800}", re.ASCII)  # room for all accounts of a browser
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.certificates import make_certificates
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving, wait_for
 from support.documentation import page, rows, same, steps
@@ -21,7 +22,7 @@ from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
 from support.oauth_site import oauth_site
 from support.old_databases import old_database
-from support.postbox import Postbox, hang, make_certificates, scripted_server, smtp_server
+from support.postbox import Postbox, hang, scripted_server, smtp_server
 
 from usersctl.config.sources import Loaded, Origin
 from usersctl.config.webhooks import Webhook

@@ -17,6 +17,7 @@ from string import Template
 from typing import Any
 
 import pytest
+from support.certificates import Certificates, make_certificates
 from support.commands import OPERATOR, PASSWORD
 from support.postbox import (
     DATA,
@@ -25,12 +26,10 @@ from support.postbox import (
     GREETING,
     MAIL,
     RCPT,
-    Certificates,
     Postbox,
     drip,
     hang,
     link_in,
-    make_certificates,
     scripted_server,
     send_all,
     smtp_server,

@@ -14,12 +14,12 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from support.certificates import Certificates, make_certificates
 from support.commands import PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 from support.hostile import DISCOVERY, Hostile, Waiting, answer, bomb, dripped, endless, hostile, silent
 from support.oauth_site import CALLBACK, GO, Browser, answered, asked, error_of
-from support.postbox import Certificates, make_certificates
 from support.web import Reply, Site, running
 
 from usersctl.oauth.http import WHOLE, _authorities
@@ -623,6 +623,7 @@ def test_the_time_limit_is_not_renewed_by_each_request(
     assert time.monotonic() - began < 2.4
 
 
+@pytest.mark.alone
 def test_a_dripping_provider_fails_within_ten_seconds(
     make_visit: Callable[..., Visit], certificates: Certificates
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.postbox import make_certificates
+from support.certificates import make_certificates
 from support.receivers import raw_receiver, request_of
 
 from usersctl.webhooks import reach, sending

@@ -14,6 +14,10 @@ from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, s
 from support.tables import audit, query, written
 from support.web import Client, Site
 
+from usersctl.clock import stamp
+from usersctl.service import Service
+from usersd.cookies import DEVICE_PATTERN
+
 ADA = "ada@example.com"
 GROUPED = re.compile(r"([a-z2-7]{4}-){5}[a-z2-7]{4}")
 
@@ -459,6 +463,25 @@ def test_a_device_remembers_one_account(site: Site, ada: tuple[Client, Phone], c
     client = remembered(site, ada[1])
     assert client.login("grace@example.com", PASSWORD).status == 401
     assert client.login(ADA, PASSWORD).status == 200
+
+
+def test_a_device_remembers_each_of_five_accounts(site: Site, clock: FakeClock) -> None:
+    names = ("ada", "grace", "alan", "bob", "eve")
+    client = site.client()
+    for name in names:
+        _, phone = with_phone(site, clock, name)
+        second_step(client, f"{name}@example.com")
+        assert finish(client, code=phone.next_code(), rememberDevice=True).status == 200
+    assert [client.login(f"{name}@example.com", PASSWORD).status for name in names] == [200] * 5
+
+
+def test_the_cookie_of_a_device_may_hold_the_longest_entries_of_five_accounts(service: Service) -> None:
+    cookies: list[str] = []
+    for number in range(6):
+        user_id, since = 2**63 - 1 - number, stamp(service.now())
+        cookies = [service.devices.cookie(cookies, user_id, since, remember_for=timedelta(days=30))]
+    assert len(service.devices.read(cookies)) == 5
+    assert DEVICE_PATTERN.fullmatch(cookies[0])
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Visitor:
     # --- what people do ---
 
     def loses_cookies(self, name: str | None = None) -> None:
-        """Of that name, or all. The script of the page ends its requests before, because they would be refused."""
+        """Of that name, or all. Requests of the page are waited for, because without its cookies they would be refused."""
         self.page.wait_for_load_state("networkidle")
         self.context.clear_cookies(name=name)
 

@@ -6,7 +6,7 @@ from usersctl.cli.questions import ReadUserArgument, invocation, one_reference
 from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
 
-NOTHING = "Nothing of this account is in the way: it is the password, the browser, or the service, which this checks:"
+NOTHING = "Nothing of this account is in the way: it is the password, the browser or the service. To check the service:"
 
 
 def why(ctx: Context, user: ReadUserArgument) -> None:

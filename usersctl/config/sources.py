@@ -335,7 +335,7 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
     """Checks that involve several keys."""
 
     def refuse(name: str, allowed: str) -> NoReturn:
-        # A key that is missing is told at one of its table that is written, because that one has a file and a line.
+        # A key that is left out stands in no file: then the error names another key of its table, which does.
         table = name.rpartition(".")[0] + "."
         names = (name, *(other for other in origins if other.startswith(table)))
         written = next(filter(origins.__contains__, names), name)

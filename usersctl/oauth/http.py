@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from usersctl.oauth.refusals import refused, refused_by_provider
+from usersctl.text import network_words
 
 WHOLE = 9.0  # seconds for all requests of one sign-in, so that the browser is answered within ten
 STEP = 5.0  # seconds for a connection, and for each read
@@ -149,10 +150,10 @@ class HttpClient:
 
 
 def _words(error: Exception) -> str:
-    """What the network or the certificate lacks stands in the innermost of the exceptions, if it says so."""
+    """The innermost of the exceptions tells most, if it tells anything."""
     words, inner = type(error).__name__, error.__context__
     while inner is not None:
-        words = getattr(inner, "verify_message", "") or getattr(inner, "strerror", "") or words
+        words = network_words(inner) or words
         inner = inner.__cause__ or inner.__context__
     return words
 

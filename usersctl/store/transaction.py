@@ -13,7 +13,6 @@ from usersctl.store.invitations import Invitations
 from usersctl.store.lockdown import LockdownRow
 from usersctl.store.managed import Managed
 from usersctl.store.one_time_tokens import OneTimeTokens
-from usersctl.store.outbox import Outbox
 from usersctl.store.reserved_emails import ReservedEmails
 from usersctl.store.signing_keys import SigningKeys
 from usersctl.store.slots import Slots
@@ -32,8 +31,7 @@ class Transaction(
     AuthTokens,
     Factors,
     OneTimeTokens,
-    Deliveries,
-    Outbox,
+    Deliveries,  # with those of Outbox
     LoginFailures,
     Audit,
     DailyCounts,

@@ -51,10 +51,10 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
             connection.execute("ROLLBACK")
         with suppress(sqlite3.Error):  # restored for the application that still uses the file
             connection.execute(f"PRAGMA journal_mode = {journal}")
+        with suppress(sqlite3.Error):
+            # The next try makes another copy. A daemon that is started again and again would fill the disk with them.
             if copies and database_file.version_of(connection, path) != database_file.VERSION:
-                # The next try makes another one. A daemon that is started again and again would fill the disk with them.
-                for copy in copies:
-                    copy.unlink(missing_ok=True)
+                copies[0].unlink()
         raise
     finally:
         for (name,) in connection.execute(

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from usersctl.config.values import bracketed, host_and_port
 from usersctl.deadline import within
+from usersctl.text import network_words
 from usersctl.webhooks import reach
 from usersctl.webhooks.errors import NotDelivered
 
@@ -60,12 +61,7 @@ def post(
     except TimeoutError:
         raise NotDelivered(f"no answer within {whole:g} s") from None
     except OSError as error:
-        raise NotDelivered(f"the connection failed: {_words(error)}") from None
-
-
-def _words(error: OSError) -> str:
-    reason = getattr(error, "verify_message", "") or getattr(error, "reason", "")  # of TLS
-    return reason or error.strerror or type(error).__name__
+        raise NotDelivered(f"the connection failed: {network_words(error) or type(error).__name__}") from None
 
 
 def _connected(parts: SplitResult, deadline: _Deadline, *, allow_private: bool) -> socket.socket:

@@ -25,7 +25,7 @@ MESSAGES = {
     503: "Too many logins at once, please try again",
 }
 _VARIABLES = {"CONTENT_LENGTH": "CONTENT_LENGTH", "CONTENT_TYPE": "CONTENT_TYPE"}  # the others are HTTP_...
-MAX_FRAMING = 512 * 1024  # bytes around the chunks of a body, beyond as many as the body has
+MAX_FRAMING = 512 * 1024  # bytes around the chunks of a body: room for the largest one in chunks of one byte
 HEADERS_PARSED = (413, 503)  # refused after the headers were parsed, so the application sees method and path
 
 # The head of a plain request: without escapes in its path, odd characters, or a body. A part that fits takes nothing back
@@ -62,7 +62,7 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
         consumed: int = chunks.received(data)
         self.body_bytes_received += consumed
         size = len(chunks)
-        if size >= self.adj.max_request_body_size or self.body_bytes_received > 2 * size + MAX_FRAMING:
+        if size >= self.adj.max_request_body_size or self.body_bytes_received - size > MAX_FRAMING:
             self.error = RequestEntityTooLarge("chunks")
         else:
             self.error = chunks.error
