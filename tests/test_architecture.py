@@ -48,7 +48,8 @@ CORE = {
     "readiness": "errors store",
     "session_uses": "errors models store",
     "lockdown": "errors models store permissions",
-    "mail": f"{BOTTOM} store permissions",
+    "outgoing": "clock errors models store",
+    "mail": f"{BOTTOM} store permissions outgoing",
     "invited": f"{BOTTOM} store mail",
     "addresses": f"{BOTTOM} passwords store mail invited",
     "credentials": f"{BOTTOM} store mail invited",
@@ -72,7 +73,7 @@ CORE = {
     "why": JOURNEY,
     "trail": JOURNEY,
     "overview": JOURNEY,
-    "webhooks": f"{BOTTOM} deadline mail store",
+    "webhooks": f"{BOTTOM} deadline outgoing store",
     "factors": f"{JOURNEY} factors.recovery_codes",
     "factors.recovery_codes": "secrets",
     "factors.changes": f"{BOTTOM} store mail factors.recovery_codes",
@@ -137,7 +138,7 @@ HOMES = {
     "argon2": ("usersctl/foreign_hashes.py",),
     "zxcvbn": ("usersctl/passwords.py",),
     "secrets": ("usersctl/secrets.py",),
-    "random": ("usersctl/mail/outbox.py",),  # spreads retries; what must not be guessed comes from secrets
+    "random": ("usersctl/outgoing.py",),  # spreads retries; what must not be guessed comes from secrets
     "email_validator": ("usersctl/fields.py",),
     "crontab": ("usersctl/schedule.py",),
     "smtplib": ("usersctl/mail/smtp.py",),

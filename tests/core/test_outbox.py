@@ -23,9 +23,10 @@ from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid, NotFound
 from usersctl.mail import kinds, outbox
 from usersctl.mail.kinds import CONFIRM, EMAIL_CHANGED, RESET
-from usersctl.mail.outbox import LEASE, LONGEST_DELAY, Attempt, Outbox, claimed, delay_after
+from usersctl.mail.outbox import Outbox
 from usersctl.mail.sending import Undeliverable
 from usersctl.models import Actor, QueuedEmail, User
+from usersctl.outgoing import LEASE, LONGEST_DELAY, Attempt, claimed, delay_after
 from usersctl.service import Service, build
 
 ADA = "ada@example.com"

@@ -22,7 +22,7 @@ from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from usersctl.mail import folder
 from usersctl.mail.folder import SavedEmail
-from usersctl.mail.outbox import Attempt
+from usersctl.outgoing import Attempt
 from usersctl.service import Service
 
 # --- the folder ---

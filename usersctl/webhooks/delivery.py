@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from usersctl.clock import moment, stamp
 from usersctl.config.webhooks import Webhook, key_of
 from usersctl.events import TRIED_FOR
-from usersctl.mail.outbox import Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.models import EmailState, QueuedEmail
+from usersctl.outgoing import Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.webhooks import sending

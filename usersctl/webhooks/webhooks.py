@@ -9,8 +9,8 @@ from usersctl.clock import Clock, stamp
 from usersctl.config.webhooks import Webhook
 from usersctl.errors import NotFound
 from usersctl.events import WEBHOOK_TEST
-from usersctl.mail.outbox import LEASE, Attempt
 from usersctl.models import Actor, EmailState, QueuedEmail, WebhookState
+from usersctl.outgoing import LEASE, Attempt
 from usersctl.store.audit import Told
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

@@ -5,7 +5,7 @@ import time
 from typing import Protocol
 
 from usersctl.errors import UsersError
-from usersctl.mail.outbox import Attempt
+from usersctl.outgoing import Attempt
 from usersd.log import Log
 
 # Seconds.
