@@ -272,7 +272,7 @@ class Request:
         except ValueError:
             raise BadRequest(400, "Invalid Content-Length") from None
         if length > MAX_BODY:
-            raise BadRequest(413, "The body is too large")
+            raise BadRequest(413, "Request body is too large")
         if environ.get("wsgi.input_terminated"):
             if not environ.get("CONTENT_LENGTH"):
                 length = MAX_BODY + 1  # sent in chunks, which some servers do not count
@@ -280,7 +280,7 @@ class Request:
             raise BadRequest(411, "The body must be sent with Content-Length")
         raw: bytes = environ["wsgi.input"].read(length) if length > 0 else b""
         if len(raw) > MAX_BODY:
-            raise BadRequest(413, "The body is too large")
+            raise BadRequest(413, "Request body is too large")
         return raw
 
     @property

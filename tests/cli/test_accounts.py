@@ -67,10 +67,11 @@ def test_json_of_a_generated_password_has_it_in_the_object(usersctl: Command) ->
         (f"{PASSWORD}\r\n", PASSWORD),
         (f"{PASSWORD}\n\n", f"{PASSWORD}\n"),
         (f"  {PASSWORD} ", f"  {PASSWORD} "),
+        (f"\ufeff{PASSWORD}\r\n", PASSWORD),
     ],
 )
 @pytest.mark.parametrize("source", ["stdin", "file"])
-def test_exactly_one_line_end_is_dropped_from_a_password(
+def test_exactly_one_line_end_and_the_mark_of_windows_are_dropped_from_a_password(
     usersctl: Command, given: str, is_: str, source: str
 ) -> None:
     if source == "stdin":

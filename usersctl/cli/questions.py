@@ -191,7 +191,7 @@ def _check(run: Invocation, password: str, owner: User | Newcomer) -> None:
 def _from_stdin() -> str:
     raw = sys.stdin.buffer.read(MOST)
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # Windows writes a mark of UTF-8 first
     except UnicodeDecodeError:
         raise Invalid("The password on standard input is not UTF-8") from None
     return text.removesuffix("\n").removesuffix("\r")

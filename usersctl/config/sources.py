@@ -236,7 +236,7 @@ def _default_database(source: str, folder: Path | None) -> Origin:
 def _from_file(file: Path | None) -> dict[str, Origin]:
     if file is None:
         return {}
-    text = _text_of(file, str(file)).removeprefix("\ufeff")  # the mark of UTF-8 that Windows writes
+    text = _text_of(file, str(file))
     form = "TOML"
     try:
         if file.suffix == ".json":
@@ -323,7 +323,7 @@ def _text_of(file: Path, name: str) -> str:
     try:
         with file.open("rb") as opened:
             raw = opened.read(MOST_BYTES + 1)  # a device may have no end
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # Windows writes a mark of UTF-8 first
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
     if len(raw) > MOST_BYTES:
