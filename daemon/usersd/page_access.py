@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
 from operator import and_, or_
@@ -53,17 +54,29 @@ def _is_ambiguous(path: str) -> bool:
     if len(path.encode(errors="surrogatepass")) > LONGEST:
         return True
     shape = [bool(part) for part in path.split("/")]
-    for _ in range(3):
-        path = unicodedata.normalize("NFKC", unquote(path))
-        if path[1:2] in ("/", "\\"):
+    for read in _decoded(path):
+        if len(read) > LONGEST:
+            return True  # its characters stand for many others each
+        if read[1:2] in ("/", "\\"):
             return True  # a parser of URLs takes what follows for a host
-        *inner, last = re.split(r"[/\\]", path)
+        *inner, last = re.split(r"[/\\]", read)
         if any(map(_END.search, inner)):
             return True
         parts = [_essence(part) for part in (*inner, last)]
         if [bool(part) for part in parts] != shape or not {".", ".."}.isdisjoint(parts):
             return True
     return False
+
+
+def _decoded(path: str) -> Iterator[str]:
+    """Once, twice and three times, as long as that changes anything."""
+    before = None
+    for _ in range(3):
+        path = unicodedata.normalize("NFKC", unquote(path))
+        if path == before:
+            return
+        yield path
+        before = path
 
 
 def _essence(part: str) -> str:
@@ -123,8 +136,10 @@ def _readings(path: str) -> list[list[str]]:
     forms = []
     for _ in range(3):
         forms += [path, _END.split(unicodedata.normalize("NFKC", path), maxsplit=1)[0]]
-        path = unquote(path)
-    return [_segments(_folded(form)) for form in forms]
+        path, before = unquote(path), path
+        if path == before:
+            break
+    return [_segments(_folded(form)) for form in dict.fromkeys(forms)]
 
 
 def _folded(path: str) -> str:

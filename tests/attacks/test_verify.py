@@ -335,6 +335,16 @@ def test_no_path_keeps_the_thread_that_judges_it(filling: str) -> None:
     assert [access.verdict(None, path) for path in (long[:1900], long)] == [200, 401]
 
 
+@pytest.mark.parametrize("filling", ["%", "\ufdfa", "\xe9/", "\u3301", "%2525\u0301", "/secrets"])
+def test_nor_does_one_that_is_just_short_enough_to_be_looked_at(filling: str) -> None:
+    access = PageAccess(WHITELIST, RULES)
+    for closed in ("/docs/drafts", "/teams/x/secrets", "/docs"):
+        path = closed + "/" + filling * (1_980 // len(filling.encode()))
+        began = time.process_time()
+        access.verdict(None, path)
+        assert time.process_time() - began < 0.03
+
+
 def test_another_site_learns_nothing_from_verify(make_service: Callable[..., Service]) -> None:
     with running(make_service(allowed_origins=("https://app.example",))) as site:
         ada = site.signed_in(site.add())

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -287,6 +287,18 @@ def test_a_mistake_in_the_form_does_not_consume_the_set_up_link(
     reply = site.client().post("/api/users/setup", FIRST | {"token": token} | changed)
     assert (reply.status, reply.message) == (400, message)
     assert site.client().post("/api/users/setup", FIRST | {"token": token}).status == 200
+
+
+def test_without_a_link_nobody_has_a_password_looked_at(make_site: Callable[..., Site]) -> None:
+    """To estimate the strength of some takes as long as three logins, and this is asked without a limit."""
+    site = make_site(min_strength=4)
+    weak = FIRST | {"password": "lovelace1815"}
+
+    without = site.client().post("/api/users/setup", weak | {"token": "A" * 43})
+    with_link = site.client().post("/api/users/setup", weak | {"token": setup_token(site)})
+
+    assert (without.status, without.message) == (400, "Invalid or expired link")
+    assert (with_link.status, with_link.message[:8]) == (400, "Password")
 
 
 # --- unattended ---

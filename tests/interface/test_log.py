@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -276,6 +277,18 @@ def test_no_spelling_of_the_name_lets_a_token_into_the_log(
     name = "".join(f"%{ord(c):02X}" if hexed else c for c, hexed in zip("token", cased, strict=True))
     query = f"a={quote(before)}&{name}=SECRETSECRET&b={quote(after)}"
     assert "SECRETSECRET" not in redacted(query)
+
+
+@pytest.mark.parametrize("word", ["token", "state", "code", "password", "?", "%3f", "=", "&a=token", "/"])
+def test_no_query_keeps_the_daemon_from_other_requests(site: Site, word: str) -> None:
+    """Its line in the log is written by the thread that answers it, and Python lets one thread work at a time."""
+    client, path = site.client(), "/api/users/me?redirect=" + word * (15_000 // len(word))
+    client.get(path)
+
+    began = time.process_time()
+    client.get(path)
+
+    assert time.process_time() - began < 0.15
 
 
 # --- harmless ---

@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -467,6 +468,43 @@ def test_idle_connections_are_closed_early_when_there_are_many(
             client = stack.enter_context(running.connect())
             client.sendall(GET + b"\r\n")
         assert client.recv(1000).startswith(OK)
+
+
+def test_clients_that_keep_on_asking_leave_connections_to_others(start: Callable[..., Running]) -> None:
+    running = start(connections=8)
+    over = threading.Event()
+
+    def keep_on_asking() -> None:
+        with closing(http.client.HTTPConnection(*running.address, timeout=1)) as client:
+            while not over.wait(0.05):
+                with suppress(OSError, http.client.HTTPException):
+                    client.request("GET", "/")  # connects again, if the server has closed
+                    client.getresponse().read()
+
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(16):
+            pool.submit(keep_on_asking)
+        try:
+            time.sleep(1)
+            assert [running.get("/").startswith(OK) for _ in range(5)] == [True] * 5
+        finally:
+            over.set()
+
+
+def test_the_self_check_keeps_its_connection_when_there_are_many() -> None:
+    app, sizes = App(), {"threads": 4, "slow_threads": 2, "waiting_room": 8}
+    server = Server(listen("127.0.0.1", 0), Hosted(app=app, answer=app.answer), connections=2, **sizes)
+    with closing(http.client.HTTPConnection("localhost", timeout=10)) as inside:
+        inside.sock, inside.auto_open = server.internal_connection(), 0
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            wait_until(lambda: server.full)
+            for _ in range(2):
+                inside.request("GET", "/")
+                assert inside.getresponse().read().startswith(b"GET /")
+        finally:
+            end(server, thread)
 
 
 def test_a_client_that_does_not_read_its_answers_gets_no_more_and_is_disconnected(

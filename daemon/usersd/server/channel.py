@@ -116,6 +116,12 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         self.lingers = True
         return True
 
+    @property
+    def ends(self) -> bool:
+        """With the answer that is sent now: the daemon stops, or clients that keep on asking would leave others no connection."""
+        stopping, full = self.server.stopping, self.server.full
+        return bool(stopping or full)
+
     def time_limit(self) -> float | None:
         """Seconds from `since` until the watchdog closes the connection; None while the client waits for us."""
         stopping, crowded = self.server.stopping, self.server.crowded
@@ -196,6 +202,10 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
 class InternalChannel(Channel):
     """A connection from within this process: without time limit, but closed at once when the daemon stops."""
+
+    @property
+    def ends(self) -> bool:
+        return bool(self.server.stopping)
 
     def time_limit(self) -> float | None:
         return 0.0 if self.server.stopping and not self.requests else None

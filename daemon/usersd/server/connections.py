@@ -59,7 +59,8 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
     def __init__(self, listener: socket.socket, hosted: Hosted, *, connections: int, **sizes: int) -> None:
         self.hosted = hosted
         self.stopping = False
-        self.crowded = False
+        self.full = False  # more than half of the connections are taken
+        self.crowded = False  # that, or no more files can be opened
         self.out_of_files = False
         self.asked_to_stop = False
         super().__init__(
@@ -177,7 +178,8 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
         """The watchdog: answers rejected requests and closes connections whose client takes too long."""
         self.task_dispatcher.answer_rejected()
         self.hosted.on_tick(self.task_dispatcher.waiting_to_hash)
-        self.crowded = self.out_of_files or len(self._map) > self.adj.connection_limit // 2
+        self.full = len(self._map) > self.adj.connection_limit // 2
+        self.crowded = self.out_of_files or self.full
         self.out_of_files = False
         for channel in list(self.active_channels.values()):
             limit = channel.time_limit()

@@ -203,7 +203,7 @@ class Task(WSGITask):  # type: ignore[misc]
     def build_response_header(self) -> bytes:
         """The head as waitress builds it, without its normalising and sorting of header names, which took longer than
         looking up a session."""
-        if self.channel.server.stopping:
+        if self.channel.ends:
             self.request.headers["CONNECTION"] = "close"
         # `complete`: the headers are those of another WSGI application.
         if self.version != "1.1" or self.complete:
