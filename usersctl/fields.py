@@ -79,7 +79,7 @@ def _is_visible(character: str) -> bool:
 def normal_name(value: str) -> str:
     name = value.strip()
     # An account whose name is not visible could not be told apart, or be chosen by its name.
-    if not any(map(_is_visible, name)) or len(name) > MAX_NAME:
+    if len(name) > MAX_NAME or not any(map(_is_visible, name)):
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
     if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
