@@ -15,7 +15,7 @@ from usersctl.text import visible
 
 # Query parameters with one of these words in their name may hold a secret.
 SECRET = re.compile(r"token|code|state|password", re.IGNORECASE)
-LONGEST_QUERY = 2_000  # that is logged: no page sends a longer one, and to decode one of 15,000 characters takes long
+LONGEST_QUERY = 2_000  # that is logged: to decode one of 15,000 characters takes as long as many requests
 
 _encode = json.JSONEncoder(ensure_ascii=True).encode
 

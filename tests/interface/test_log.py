@@ -280,7 +280,9 @@ def test_no_spelling_of_the_name_lets_a_token_into_the_log(
     assert "SECRETSECRET" not in redacted(query)
 
 
-@pytest.mark.parametrize("word", ["token", "state", "code", "password", "?", "%3f", "=", "&a=token", "/", "%"])
+@pytest.mark.parametrize(
+    "word", ["token", "state", "code", "password", "?", "%3f", "=", "&a=token", "/", "%"]
+)
 def test_no_query_keeps_the_daemon_from_other_requests(site: Site, word: str) -> None:
     """Its line in the log is written by the thread that answers it, and Python lets one thread work at a time."""
     client, path = site.client(), "/api/users/me?redirect=" + word * (15_000 // len(word))
