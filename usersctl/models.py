@@ -304,6 +304,7 @@ class Page(NamedTuple):
     limit: int
     total: int
     is_exact: bool = True  # else there may be more than `total`
+    has_next: bool = False
 
     @property
     def total_pages(self) -> int:

@@ -111,6 +111,27 @@ def test_a_list_in_any_order_goes_on_by_page_and_by_user(site: Site) -> None:
         assert walked == everyone
 
 
+@pytest.mark.parametrize("search", ["", "&search=o"])  # counted, and not
+@pytest.mark.parametrize("number", ["&page={page}", ""])
+def test_a_list_that_goes_on_behind_a_user_ends_with_its_last_user_whoever_came_or_went(
+    site: Site, admin: Client, search: str, number: str
+) -> None:
+    guests = [site.add(f"guest{letter}") for letter in "abcdefgh"]
+    walked: list[int] = []
+    for page in range(1, 10):
+        after = f"&after={walked[-1]}" if walked else ""
+        asked = f"{USERS}?sort=email&limit=2{search}{after}{number.format(page=page)}"
+        reply = admin.get(asked).json
+        walked += [user["id"] for user in reply["users"]]
+        if not reply["pagination"]["hasNext"]:
+            break
+        if page == 3:  # all but the last of those that were read
+            site.service.accounts.delete([guest.id for guest in guests[:5]], by=OPERATOR)
+    else:
+        pytest.fail("the list has no end")
+    assert walked == [*(guest.id for guest in guests), admin.get(f"{USERS}/me").json["user"]["id"]]
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [

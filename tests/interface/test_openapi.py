@@ -122,6 +122,35 @@ def test_the_refusal_of_an_inactive_account_has_its_state() -> None:
         assert not header.get("required")  # other refusals have the same status
 
 
+def test_the_refusals_that_a_browser_gets_as_a_page_are_documented(site: Site) -> None:
+    admin = site.signed_in(site.add("root", role="admin"))
+    browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+    for target, path, status in (
+        ("/audit?user=1&user=2", "/audit", "400"),
+        ("/users/x", "/users/<id>", "400"),
+        ("/users/7", "/users/<id>", "404"),
+        ("/assets/nothing", "/assets/<name>", "404"),
+    ):
+        documented = by_row("GET", path)["responses"][status]["content"]
+        for headers in (browser, {}):
+            reply = admin.get(target, headers=headers)
+            assert reply.status == int(status), target
+            assert str(reply.header("Content-Type")).partition(";")[0] in documented, target
+        assert str(admin.get(target, headers=browser).header("Content-Type")).startswith("text/html"), target
+
+
+def test_the_headers_of_a_refusal_by_forward_authentication_are_documented(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(second_factor="everyone")
+    refused = site.signed_in(site.add("ada")).get("/api/users/auth/verify")
+    documented = by_row("GET", "/api/users/auth/verify")["responses"]["403"]["headers"]
+    assert refused.status == 403
+    for name in ("Location", "WWW-Authenticate"):
+        assert refused.header(name)
+        assert not documented[name].get("required")  # the others have none
+
+
 def test_a_login_that_a_second_factor_has_to_finish_sets_a_cookie() -> None:
     refused = by_row("POST", "/api/users/session")["responses"]["401"]
     assert "second step" in refused["headers"]["Set-Cookie"]["description"]

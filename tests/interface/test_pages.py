@@ -824,6 +824,16 @@ def test_the_error_for_a_missing_catalogue_names_the_shipped_ones() -> None:
         assets.check(settings(locale="xx"))
 
 
+@pytest.mark.parametrize("ending", ["jpg", "jpeg", "JPEG"])
+def test_a_logo_in_jpeg_has_either_ending(
+    tmp_path: Path, make_site: Callable[..., Site], ending: str
+) -> None:
+    logo = tmp_path / f"logo.{ending}"
+    logo.write_bytes(b"\xff\xd8\xff")
+    assets.check(settings(logo=logo))
+    assert make_site(logo=logo).client().get("/assets/logo").header("Content-Type") == "image/jpeg"
+
+
 def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
     big, text = tmp_path / "big.png", tmp_path / "logo.txt"
     big.write_bytes(b"x" * (assets.MAX_SIZE + 1))
@@ -832,7 +842,7 @@ def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
         ({"logo": tmp_path / "none.svg"}, "none.svg: cannot be read: No such file"),
         ({"stylesheet": tmp_path}, "cannot be read: Is a directory"),
         ({"logo": big}, "big.png: must be a file of at most 512 KiB"),
-        ({"logo": text}, "logo.txt: must be one of .svg, .png, .jpg, .webp"),
+        ({"logo": text}, "logo.txt: must be one of .svg, .png, .jpg, .jpeg, .webp"),
     ):
         with pytest.raises(ConfigError, match=message):
             assets.check(settings(**changes))

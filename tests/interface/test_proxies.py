@@ -12,7 +12,7 @@ import pytest
 import yaml
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port
-from support.documentation import page
+from support.documentation import blocks, page, section
 from support.proxies import NAME, STARTS, House, Visitor, house
 from support.spellings import other_spellings
 from support.web import Client, Reply, hosting
@@ -22,6 +22,8 @@ from usersd.routes import TABLE
 from usersd.server.connections import Hosted
 
 pytestmark = pytest.mark.slow
+
+FORWARD_AUTH = "docs/integrating/forward-auth.md"
 
 BROWSER = {
     "Accept": "text/html,application/xhtml+xml",
@@ -267,6 +269,34 @@ def test_the_pages_of_the_daemon_are_where_they_belong(here: House) -> None:
     for path in ("/health", "/ready", "/metrics", "/_tasks/", "/dev/provider/authorize", "/dev/mail"):
         assert nobody.get(path).header("Location") == f"/login?redirect={path}"
         assert seen(ada.get(path))["path"] == path
+
+
+@pytest.mark.parametrize(("kind", "language"), [("nginx", "nginx"), ("caddy", "caddyfile")])
+def test_a_browser_asks_again_before_it_shows_a_file_of_a_static_site(
+    tmp_path: Path, kind: str, language: str
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("for members")
+    (lines,) = blocks(section(FORWARD_AUTH, "What browsers and caches keep"), language)
+
+    def deliver_files(snippet: str) -> str:
+        application = r"(proxy_pass|reverse_proxy) http://127\.0\.0\.1:\d+;?"
+        edited, places = re.subn(application, lines.replace("/srv/site", str(site)), snippet)
+        assert places == 1
+        return edited
+
+    with house(kind, tmp_path, edited=deliver_files) as here:
+        ada = here.visitor(here.ada)
+        shown = ada.get("/", headers=BROWSER)
+        assert (shown.status, shown.body) == (200, b"for members")
+        assert shown.header("Cache-Control") == "private, no-cache"
+        kept = BROWSER | {"If-None-Match": shown.header("ETag")}
+        assert ada.get("/", headers=kept).status == 304
+        assert ada.send("POST", "/logout").status == 302
+        asked = ada.get("/", headers=kept)
+        assert (asked.status, asked.header("Location")) == (302, "/login?redirect=/")
+        assert here.visitor().get("/nothing", headers=BROWSER).status == 302
 
 
 @pytest.mark.parametrize("kind", ["nginx", "caddy"])

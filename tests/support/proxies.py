@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -326,9 +326,11 @@ def house(
     plain: bool = False,
     words: tuple[str, ...] = (),
     application_port: int | None = None,
+    edited: Callable[[str], str] = str,
     **changes: Any,
 ) -> Iterator[House]:
-    """`words` follow `usersctl snippet`, `changes` are fields of Settings; `plain` is a trial on loopback without TLS."""
+    """`words` follow `usersctl snippet`, `changes` are fields of Settings; `plain` is a trial on loopback without TLS;
+    `edited` is what an operator does to the file."""
     with ExitStack() as stack:
         daemon, port = free_port(), free_port()
         base_url = f"http://localhost:{port}" if plain else f"https://{NAME}:{port}"
@@ -363,7 +365,7 @@ def house(
         names = ", ".join(f'"{name}" = "{value}"' for name, value in settings.forward_headers)
         command.configure(f'baseUrl = "{base_url}"\nforward.headers = {{{names}}}\n[server]\n{at}\n')
         snippet = command.ok("snippet", kind, "--app", f"127.0.0.1:{application_port}", *words).stdout
-        proxy = stack.enter_context(STARTS[kind](folder, snippet, port))
+        proxy = stack.enter_context(STARTS[kind](folder, edited(snippet), port))
         yield House(kind, proxy, site, provider, application_port, *accounts)
 
 

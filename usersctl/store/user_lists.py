@@ -58,10 +58,11 @@ class UserLists(UserSearch, LoginFailures):
         if total is None:
             return self._page_of_uncounted(wanted, candidates, limit, offset, behind)
         if behind:
-            users = self._list_behind(wanted, limit, behind, candidates)
-        else:
-            users = self._from_nearer_end(wanted, limit, offset, total, candidates)
-        return Page(users, limit, total)
+            # With the first of the next page: users who came or went since make the number of this one a guess.
+            users = self._list_behind(wanted, limit + 1, behind, candidates)
+            return Page(users[:limit], limit, total, has_next=len(users) > limit)
+        users = self._from_nearer_end(wanted, limit, offset, total, candidates)
+        return Page(users, limit, total, has_next=offset + limit < total)
 
     def _total(self, wanted: UserFilter) -> int | None:
         """None if no table has the number."""
@@ -145,7 +146,7 @@ class UserLists(UserSearch, LoginFailures):
         total, is_exact = self._count_found(wanted, candidates)
         if users and not is_exact:
             total = max(total, offset + len(users))  # with the first of the next page
-        return Page(users[:limit], limit, total, is_exact)
+        return Page(users[:limit], limit, total, is_exact, len(users) > limit)
 
     def _to_sort(
         self, wanted: UserFilter, candidates: list[int] | None, behind: Values, most: int

@@ -154,7 +154,7 @@ def _page(service: Service, query: UserList, wanted: UserFilter) -> Response:
             "total": result.total,
             "totalIsExact": result.is_exact,
             "totalPages": result.total_pages,
-            "hasNext": page < result.total_pages,
+            "hasNext": result.has_next,
             "hasPrev": page > 1,
         },
     }

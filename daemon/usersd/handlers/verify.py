@@ -31,6 +31,7 @@ from usersd.response import CHALLENGE, JSON, Header, Response, WrongCredentials,
 
 ASSERTION_SECONDS = 60  # a proxy passes it on at once, but clocks differ
 MAX_TARGET = 2000  # characters of a page to come back to: a proxy limits the length of a header
+_INSUFFICIENT = 'Bearer error="insufficient_user_authentication"'  # RFC 9470
 
 # The target of a request line, with or without scheme and host. No browser sends # or \ in it.
 _TARGET = re.compile(
@@ -85,6 +86,12 @@ _PARAMETERS = {field.name for field in VerifyQuery.fields}
         403: "The role does not suffice, the user is not in the group, or the token lacks the scope `verify`; or the user must add a second factor first, at the `Location`.",
     },
     html_refusals=frozenset({403}),
+    refusal_headers={
+        403: {
+            "Location": ("If a second factor must be added first: where.", string("/account?redirect=/")),
+            "WWW-Authenticate": ("The same, for programs.", string(_INSUFFICIENT)),
+        }
+    },
     headers={
         "Remote-Assertion": "Id, address, name, role, groups and proofs, signed, if `auth.assertionSecret` is set."
     },
@@ -180,12 +187,11 @@ def _missing_factor(request: Request, original: Original, factor_page: str) -> R
 
 
 def _second_factor_first(request: Request, original: Original, status: int, page: str) -> Response:
-    """A page of ours asks for it, or is where the user adds one. An API token cannot get one (RFC 9470)."""
+    """A page of ours asks for it, or is where the user adds one. An API token cannot get one."""
     way = page + _and_back(original.target)
     if _is_page(request, original):
         return redirect_to(way)
-    challenge = CHALLENGE, 'Bearer error="insufficient_user_authentication"'
-    return error_response(status, "Second factor required", ("Location", way), challenge)
+    return error_response(status, "Second factor required", ("Location", way), (CHALLENGE, _INSUFFICIENT))
 
 
 def is_judged_first(_request: Request, _service: Service) -> bool:

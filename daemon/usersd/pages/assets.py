@@ -30,7 +30,13 @@ SCRIPTS = {
     "users": ("script.js", "dialogs.js", "users.js"),
 }
 SHARED = {"groups": "user", "second_factor": "login"}  # pages that have the actions of another
-_IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp"}
+_IMAGES = {
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".webp": "image/webp",
+}
 MAX_SIZE = 512 * 1024  # of an operator's file
 
 

@@ -320,8 +320,8 @@ def user(request: Request, service: Service) -> Response:
     PAGES,
     HTML,
     query=audit_page.AuditPageQuery,
-    refusals=ADMINS_ONLY,
-    html_refusals=HTML_403,
+    refusals={400: "The query is not UTF-8, or has a name twice."} | ADMINS_ONLY,
+    html_refusals=frozenset({400, 403}),
 )
 def audit(request: Request, service: Service) -> Response:
     """The audit trail. With a filter in the address, the newest rows first."""
@@ -350,7 +350,7 @@ def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], c
     return layout.page(request, "sample_provider", people=people, cancel=cancel)
 
 
-@Operation("asset", PAGES, "*/*", refusals={404: "Not found."})
+@Operation("asset", PAGES, "*/*", refusals={404: "There is no such file."}, html_refusals=frozenset({404}))
 def asset(request: Request, _service: Service) -> Response:
     """Style sheet, script, texts and logo."""
     name = request.segments["name"]

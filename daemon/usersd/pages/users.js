@@ -66,7 +66,8 @@ function manageUsers() {
     ({ users } = result);
     ends[page + 1] = users.at(-1)?.id;
     const { totalPages } = result.pagination;
-    if (totalPages && page > totalPages) {
+    // Behind a known user there may be more pages than are counted, because users before it were deleted.
+    if (totalPages && page > totalPages && !users.length) {
       page = totalPages;
       return list();
     }
@@ -84,7 +85,8 @@ function manageUsers() {
       if (head.dataset.sort === key) head.setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
     }
     total = pagination;
-    const [n, pages, number] = [page, pagination.totalPages, pagination.total].map((count) => count.toLocaleString(lang));
+    const known = Math.max(page, pagination.totalPages);
+    const [n, pages, number] = [page, known, pagination.total].map((count) => count.toLocaleString(lang));
     $("#page").textContent = pagination.total ? t(pagination.totalIsExact ? "users.page" : "users.page.more", { page: n, pages, total: number }) : t("users.none");
     const from = document.activeElement;
     previous.disabled = !pagination.hasPrev;
