@@ -485,6 +485,12 @@ def test_our_own_templates_meet_the_same_rules(folder: Path, kind: str) -> None:
             "https://app.example/c",
             "https://app.example/c?token=t%2F%26&email=a%2Bb%40x.example",
         ),
+        (
+            "https://a.example",
+            "https://app.example/?x=1#/reset",
+            "https://app.example/?x=1#/reset?token=t%2F%26&email=a%2Bb%40x.example",
+        ),
+        ("https://a.example", "/#/c?y=1", "https://a.example/#/c?y=1&token=t%2F%26&email=a%2Bb%40x.example"),
     ],
 )
 def test_a_link_is_built_from_the_configuration(base_url: str, target: str, expected: str) -> None:

@@ -228,5 +228,6 @@ def link_to(settings: Settings, target: str, token: str, email: str) -> str:
     """A link that is made from the configuration alone, never from anything in a request."""
     if target.startswith("/"):
         target = settings.base_url + target
-    separator = "&" if "?" in target else "?"
+    fragment = target.rpartition("#")[2]  # a page whose path is there reads its parameters there, too
+    separator = "&" if "?" in fragment else "?"
     return f"{target}{separator}{urlencode({'token': token, 'email': email})}"
