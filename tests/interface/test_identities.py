@@ -180,6 +180,24 @@ def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser
     assert error_of(site.browser().sign_in("1004")) == "oauth_failed"
 
 
+def test_who_has_another_id_at_the_provider_now_is_told_the_way_in(site: OAuthSite, browser: Browser) -> None:
+    browser.sign_in()
+    del site.provider.people["1001"]
+    site.provider.people["1004"].email = "ada@example.com"
+    ada = site.browser()
+    assert ada.sign_in("1004").header("Location") == "/login?error=oauth_failed"
+    told = ada.client.get("/login?error=oauth_failed").body.decode()
+    assert "set a new password by email first, and disconnect that one in your profile" in told
+    ada.client.post("/api/users/password/forgot", {"email": "ada@example.com"})
+    link = last_link(site.service, "ada@example.com")
+    passwords = {"password": PASSWORD, "password_confirmation": PASSWORD}
+    reset = {"token": link.token, "email": link.email} | passwords
+    assert ada.client.post("/api/users/password/reset", reset).status == 200
+    assert ada.client.login("ada@example.com", PASSWORD).status == 200
+    assert ada.client.delete("/api/users/me/identities/oauth").status == 200
+    assert ada.sign_in("1004").header("Location") == "/"
+
+
 # --- bound at the first start with a provider ---
 
 
