@@ -198,6 +198,18 @@ def test_who_has_another_id_at_the_provider_now_is_told_the_way_in(site: OAuthSi
     assert ada.sign_in("1004").header("Location") == "/"
 
 
+def test_who_has_nothing_to_prove_it_with_any_more_is_led_to_a_new_password(
+    site: OAuthSite, browser: Browser
+) -> None:
+    browser.sign_in()
+    site.service.accounts.update((browser.me() or {})["id"], unlink="oauth", by=OPERATOR)
+    dialog = browser.client.get("/account").body.decode().partition('<dialog id="proof"')[2]
+    dialog = dialog.partition("</dialog>")[0]
+    assert "Set a password first." in dialog
+    assert 'href="/forgot-password"' in dialog
+    assert "sign in once more" not in dialog
+
+
 # --- bound at the first start with a provider ---
 
 
