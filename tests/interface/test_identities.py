@@ -180,6 +180,21 @@ def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser
     assert error_of(site.browser().sign_in("1004")) == "oauth_failed"
 
 
+def test_the_log_of_a_refused_sign_in_names_the_provider_and_the_account(
+    site: OAuthSite, browser: Browser
+) -> None:
+    browser.sign_in()
+    user = browser.me() or {}
+    site.provider.people["1004"].email = "ada@example.com"
+    site.browser().sign_in("1004")
+    site.browser().sign_in("1003")  # whose address is not verified, so nobody knows an account
+    lines = [line for line in site.site.log if line["event"] == "oauth-refused"]
+    assert [(line["provider"], line.get("account")) for line in lines] == [
+        ("oauth", user["id"]),
+        ("oauth", None),
+    ]
+
+
 def test_who_has_another_id_at_the_provider_now_is_told_the_way_in(site: OAuthSite, browser: Browser) -> None:
     browser.sign_in()
     del site.provider.people["1001"]

@@ -87,6 +87,7 @@ class OAuthSignIn(NamedTuple):
             try:
                 user = self._matched(tx, email, known, profile, by)
             except SignInRefused as error:
+                error.account = known and known.id
                 refusal = error  # what strangers lose to the owner of the address is committed all the same
             else:
                 return then(tx, user)
