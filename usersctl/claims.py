@@ -31,6 +31,15 @@ class Claims(NamedTuple):
         with self.store.glance() as tx:
             return tx.claim_of(user_id)
 
+    def owner_of_link(self, token: str, email: str) -> int | None:
+        """For the page of the link. None for a dead one. Uses nothing up."""
+        with self.store.read() as tx:
+            try:
+                _, credentials = _linked(tx, digest(token), lookup_key(email))
+            except Invalid:
+                return None
+        return credentials.user.id
+
     def resend(self, user_id: int, *, by: Actor) -> None:
         with self.store.write() as tx:
             admit(tx, by)

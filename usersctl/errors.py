@@ -172,6 +172,7 @@ class SignInRefused(UsersError):
         super().__init__(message)
         self.reason = reason
         self.detail = detail
+        self.account: int | None = None  # that it would have opened, for the log
 
 
 class ConfigError(UsersError):

@@ -128,8 +128,8 @@ class Why(NamedTuple):
             yield _shut("password", message, MEND_LIBRARY, Cause.NO_LIBRARY, Step.SEND_RESET)
         elif not user.awaits_owner:
             yield _password(user, ways)
-        yield from self._providers(identities, has_another_way=bool(ways))
-        yield self._second_factor(tx, user, ways)
+        yield from self._providers(user, identities, has_another_way=bool(ways))
+        yield self._second_factor(tx, user, ways, identities)
         by_hand = {
             CONFIRM.name: self._command_to_confirm(user),
             RESET.name: f"usersctl link reset {user.id}",
@@ -196,16 +196,26 @@ class Why(NamedTuple):
             return shut(f"{message}: known devices are locked until a reset", cause=Cause.DEVICES_LOCKED)
         return _open("throttled", f"no; {message}")
 
-    def _providers(self, identities: dict[str, Identity], *, has_another_way: bool) -> Iterator[Gate]:
+    def _providers(
+        self, user: User, identities: dict[str, Identity], *, has_another_way: bool
+    ) -> Iterator[Gate]:
         """One for each provider that is configured or linked."""
         names = [provider.name for provider in self.settings.providers]
         if not names and not identities:
             yield _note("provider", "not linked; none is configured")
         for name in dict.fromkeys([*names, *identities]):
-            yield self._provider(name, identities.get(name), has_another_way=has_another_way)
+            yield self._provider(name, user, identities.get(name), has_another_way=has_another_way)
 
-    def _provider(self, name: str, identity: Identity | None, *, has_another_way: bool) -> Gate:
+    def _provider(self, name: str, user: User, identity: Identity | None, *, has_another_way: bool) -> Gate:
         gate = _gate_of(name)
+        # The factor may be a stranger's: see OAuthSignIn.
+        refuses = user.email_proven_at is None and bool(user.factors)
+        refusal = (
+            "refuses a sign-in through it: the account has a second factor, and its address was never proven"
+        )
+        reset = f"usersctl link reset {user.id}"
+        if identity is None and refuses:
+            return _note(gate, f"not linked, and {refusal}", reset)
         if identity is None:
             return _note(gate, "not linked; the first sign-in through it links the account")
         message = f"linked as {identity.subject}"
@@ -216,13 +226,17 @@ class Why(NamedTuple):
         result = _note if has_another_way else partial(_shut, cause=Cause.NO_PROVIDER)
         if self.settings.provider(name) is not None:
             message += ", which is not the configured provider"
+            if refuses:
+                return result(gate, f"{message}, and {refusal}", reset)
             return result(gate, message, "a sign-in with the account's address links it again")
         table = table_of(name)
         return result(
             gate, f"{message}, and {table} is not configured", f"set {table}.clientId and clientSecret"
         )
 
-    def _second_factor(self, tx: Transaction, user: User, ways: set[Way]) -> Gate:
+    def _second_factor(
+        self, tx: Transaction, user: User, ways: set[Way], identities: dict[str, Identity]
+    ) -> Gate:
         gate = "second-factor"
         if not user.factors:
             if user.role in self.settings.roles_with_factor:
@@ -237,7 +251,10 @@ class Why(NamedTuple):
             return _shut(gate, CLOSED, f"usersctl unlock {user.id}", Cause.LOCKED, Step.UNLOCK)
         if not usable:
             return _shut(gate, "; ".join(unusable), mend, Cause.NO_USABLE_FACTOR)
-        message = "; ".join([f"{_asked_for(ways)}: {', '.join(usable)}", *unusable])
+        opens = [name for name, each in identities.items() if self.settings.opens(name, each.issuer)]
+        is_vouched_for = set(opens) <= set(self.settings.trusted_providers)
+        asked_for = _asked_for(ways, is_vouched_for=is_vouched_for)
+        message = "; ".join([f"{asked_for}: {', '.join(usable)}", *unusable])
         return _note(gate, message, f"if all are lost: {mend}")
 
     def _factors(self, tx: Transaction, user: User) -> tuple[list[str], list[str]]:
@@ -354,9 +371,11 @@ def _password(user: User, ways: set[Way]) -> Gate:
     return _shut("password", "not set", mend, Cause.NO_PASSWORD, Step.SEND_RESET)
 
 
-def _asked_for(ways: set[Way]) -> str:
-    """When a sign-in of this account waits for a second factor."""
+def _asked_for(ways: set[Way], *, is_vouched_for: bool) -> str:
+    """When a sign-in of this account waits for a second factor. `is_vouched_for`: its providers have asked for one."""
     if Way.PROVIDER in ways and Way.PASSWORD not in ways:
+        if is_vouched_for:
+            return "not asked for after the provider, which has trustsFactors"
         return "asked for after the provider"
     if ways == {Way.PASSKEY}:
         return "a passkey signs in without a password; after one is set, it is asked for"

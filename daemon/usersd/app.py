@@ -216,9 +216,7 @@ class App:
         if route is not None and route.signs_in:
             return self._sign_in_error_response(request, error)
         if isinstance(error, errors.SignInRefused):  # of an endpoint that a script calls
-            self.log.event(
-                "oauth-refused", ip=request.ip, error=error.reason, why=str(error), request=request.request_id
-            )
+            self._log_refused_sign_in(request, error.reason, str(error))
             message = "The provider cannot be reached, please try again later"
             return error_response(503, message, ("Retry-After", "10"))
         status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
@@ -240,10 +238,12 @@ class App:
             code = error.reason
             if error.detail is not None:
                 request.leave_reason(error.detail)
+            if error.account is not None:
+                request.log_fields["account"] = error.account
         elif not isinstance(error, errors.UsersError):
             why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)
-        self.log.event("oauth-refused", ip=request.ip, error=code, why=why, request=request.request_id)
+        self._log_refused_sign_in(request, code, why)
         if self.counters is not None and not request.links:
             self.counters.login("oauth", code)
         return failure(request.errors_to or request.settings.oauth_error_redirect, code)
@@ -278,6 +278,17 @@ class App:
         )
         if self.counters is not None and event in LOGINS and not request.links:
             self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
+
+    def _log_refused_sign_in(self, request: Request, code: str, why: str) -> None:
+        self.log.event(
+            "oauth-refused",
+            ip=request.ip,
+            user=request.user and request.user.id,
+            **request.log_fields,
+            error=code,
+            why=why,
+            request=request.request_id,
+        )
 
     def _record(self, request: Request, route: Route | None, response: Response, seconds: float) -> None:
         if self.counters is not None:

@@ -54,7 +54,7 @@ TABLE: tuple[Route, ...] = (
     Route("POST",   "/api/users/session/confirm",          SIGNED_IN,        NO,             session.confirm, Limit.FAILED_LOGINS, Lane.HASHING, event="confirm", own=ANY, enrols=True),
     Route("GET",    "/api/users/session/second-factor",    ANYONE,           NO,             second_factor.methods),
     Route("POST",   "/api/users/session/second-factor",    ANYONE,           NO,             second_factor.finish, Limit.FAILED_LOGINS, event="second-factor", spares=second_factor.is_waiting),
-    Route("POST",   "/api/users/session/passkey",          ANYONE,           NO,             passkeys.login, Limit.FAILED_LOGINS, event="passkey-login"),
+    Route("POST",   "/api/users/session/passkey",          ANYONE,           NO,             passkeys.login, Limit.FAILED_LOGINS, event="passkey-login", spares=passkeys.is_known_device),
     Route("POST",   "/api/users/session/passkey/options",  OPTIONAL_SESSION, NO,             passkeys.options, None, Lane.QUICK, own=ANY),
     Route("POST",   "/api/users/setup",                    ANYONE,           NO,             first_admin.first_admin, None, Lane.HASHING, event="first-admin"),
     Route("POST",   "/api/users/register",                 REGISTRATION,     NO,             registration.register, Limit.REGISTRATIONS, Lane.HASHING, event="register"),

@@ -15,6 +15,7 @@ from support.commands import OPERATOR, PASSWORD, create_user
 from support.databases import database_at, fields_of
 from support.devices import WITHOUT_CLIENT_LIMIT, change_password, device_of, fail
 from support.fakes import FakeClock
+from support.passkeys import ORIGIN, SIGN_IN, use_passkey, with_passkey
 from support.web import Client, Site, refusal_of, running
 
 from usersctl import models
@@ -80,6 +81,20 @@ def test_strangers_at_the_same_client_address_lock_neither_a_known_device_nor_a_
         assert device.login("x1@example.com", "wrong").status == 429
         assert fail(device, ada, 11) == [401] * 10 + [429], "as many as its own counter allows"
         assert change_password(session, PASSWORD) == 200
+
+
+def test_strangers_at_the_same_client_address_do_not_keep_out_a_passkey_on_a_known_device(
+    make_service: Callable[..., Service],
+) -> None:
+    with running(make_service(base_url=ORIGIN, failed_logins_per_minute=3)) as site:
+        ada, bob = with_passkey(site.signed_in(site.add())), with_passkey(site.signed_in(site.add("bob")))
+        assert ada.client.delete("/api/users/session").status == 200
+        assert [site.client().login("x@example.com", "wrong").status for _ in range(4)] == [401] * 3 + [429]
+        assert use_passkey(site.client(), ada.device).status == 429
+        assert use_passkey(ada.client, bob.device).status == 429, "known to another account"
+        assert use_passkey(ada.client, ada.device, id=bytes(32)).status == 429, "of no account"
+        assert site.client().post(SIGN_IN, {"credential": {"id": 5}}).status == 429
+        assert use_passkey(ada.client, ada.device).status == 200
 
 
 def test_a_known_device_and_a_session_wait_as_strangers_do_and_share_twenty_checks(

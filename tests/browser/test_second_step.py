@@ -252,6 +252,25 @@ def test_a_new_address_is_confirmed_after_a_second_factor(site: Site, visit: Vis
     ada.sees("Your email address has been changed.")
 
 
+def test_a_new_address_is_confirmed_with_its_accounts_password_where_another_user_with_a_factor_is_signed_in(
+    site: Site, visit: Visit, clock: FakeClock
+) -> None:
+    site.add("bob")
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/account")
+    ada.fills(Email="countess@example.com")
+    ada.presses("Save")
+    ada.sees("Open the link in the email to countess@example.com by")
+    ada.loses_cookies()
+    ada.signs_in("bob", at="/login?redirect=/account")
+    enrols(ada, clock)
+    ada.opens_email("Confirm")
+    ada.fills(**{"Password (leave it empty if your account has none)": PASSWORD})
+    ada.presses("Confirm")
+    ada.is_at("/account")
+    ada.sees("Your email address has been changed.")
+
+
 def test_an_account_with_a_second_factor_is_deleted_with_it(
     site: Site, visit: Visit, clock: FakeClock
 ) -> None:

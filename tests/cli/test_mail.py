@@ -355,6 +355,15 @@ def test_a_link_works_at_a_daemon_that_was_started_later(usersctl: Command) -> N
         assert daemon.client().post("/api/users/password/reset", body).status == 200
 
 
+def test_link_confirm_of_an_invited_account_names_the_link_of_its_invitation(usersctl: Command) -> None:
+    configure(usersctl)
+    usersctl.ok("db", "init")
+    usersctl.ok("invite", ADA)
+    refused = usersctl("link", "confirm", ADA, "--json")
+    assert (refused.code, refused.stdout) == (5, "")
+    assert refused.error["hint"] == "use: usersctl link invite 1"
+
+
 def test_link_confirm_is_refused_if_the_link_would_not_work(usersctl: Command) -> None:
     usersctl.add("done")
     register(usersctl, "ada")

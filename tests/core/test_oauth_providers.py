@@ -22,7 +22,7 @@ from support.hostile import DISCOVERY, Hostile, Waiting, answer, bomb, dripped, 
 from support.oauth_site import CALLBACK, GO, Browser, answered, asked, error_of
 from support.web import Reply, Site, running
 
-from usersctl.oauth.http import WHOLE, _authorities
+from usersctl.oauth.http import MOST_BYTES, WHOLE, _authorities
 from usersctl.oauth.providers import DISCOVERY_KEPT
 from usersctl.service import Service
 
@@ -180,6 +180,16 @@ def test_a_malformed_answer_ends_the_sign_in_with_one_error_code(
         assert provider.sent < 20_000_000, what
     provider.answers = {}
     assert visit().header("Location") == "/"
+
+
+def test_the_log_says_that_an_answer_is_too_long_or_compressed(visit: Visit, provider: Hostile) -> None:
+    """The provider was reached, so nobody has to look at the network."""
+    provider.answers = {"/token": answer(b" " * (MOST_BYTES + 1))}
+    assert visit.failure() == "oauth_failed"
+    assert visit.why() == "127.0.0.1 answers more than 256 kB"
+    provider.answers = {"/token": answer(bomb(), "Content-Encoding: gzip")}
+    assert visit.failure() == "oauth_failed"
+    assert visit.why() == "127.0.0.1 answers compressed, which was not asked for"
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

@@ -7,7 +7,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.factors import add_authenticator_apps, add_factors, store_passkey
 from support.fakes import FakeClock
-from support.identities import link
+from support.identities import link, provider_settings
 from support.tables import statements
 
 from usersctl.errors import UsersError
@@ -224,6 +224,42 @@ def test_a_passkey_is_enough_to_sign_in(service: Service) -> None:
     both = "not set; the user signs in through the provider or with a passkey"
     assert gate(explanation, "password").message == both
     assert gate(explanation, "second-factor").message == "asked for after the provider: 1 passkey"
+
+
+def test_a_provider_links_no_account_with_a_factor_and_an_address_that_was_never_proven(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada = add()
+    add_authenticator_apps(service, ada.id)
+    refused = (
+        "refuses a sign-in through it: the account has a second factor, and its address was never proven",
+        f"usersctl link reset {ada.id}",
+    )
+    unlinked = gate(explained(service, ada, **PROVIDER), "provider")
+    assert (unlinked.message, unlinked.mend) == (f"not linked, and {refused[0]}", refused[1])
+    link(service, ada.id, "77", "https://former.example.com")
+    elsewhere = gate(explained(service, ada, **PROVIDER), "provider")
+    assert elsewhere.message.endswith(f", which is not the configured provider, and {refused[0]}")
+    assert elsewhere.mend == refused[1]
+    with service.store.write() as tx:
+        tx.change_user(ada.id, email_proven_at=tx.now_text)
+    assert "links it again" in str(gate(explained(service, ada, **PROVIDER), "provider").mend)
+
+
+def test_a_provider_that_is_trusted_with_factors_is_not_followed_by_one(service: Service) -> None:
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    add_authenticator_apps(service, ada.id)
+    link(service, ada.id, "77", PROVIDER["oauth_issuer"])
+    trusted = PROVIDER | {"oauth_trusts_factors": True}
+    message = "not asked for after the provider, which has trustsFactors: authenticator app"
+    assert gate(explained(service, ada, **trusted), "second-factor").message == message
+    link(service, ada.id, "78", "https://second.example.com", provider="second")
+    second = provider_settings(
+        "second", client_id="c", client_secret="s", issuer="https://second.example.com"
+    )
+    message = "asked for after the provider: authenticator app"
+    both = explained(service, ada, **trusted, more_providers=(second,))
+    assert gate(both, "second-factor").message == message
 
 
 def test_an_authenticator_app_alone_opens_nothing(service: Service) -> None:

@@ -180,6 +180,51 @@ def test_another_id_of_the_same_issuer_replaces_no_link(site: OAuthSite, browser
     assert error_of(site.browser().sign_in("1004")) == "oauth_failed"
 
 
+def test_the_log_of_a_refused_sign_in_names_the_provider_and_the_account(
+    site: OAuthSite, browser: Browser
+) -> None:
+    browser.sign_in()
+    user = browser.me() or {}
+    site.provider.people["1004"].email = "ada@example.com"
+    site.browser().sign_in("1004")
+    site.browser().sign_in("1003")  # whose address is not verified, so nobody knows an account
+    lines = [line for line in site.site.log if line["event"] == "oauth-refused"]
+    assert [(line["provider"], line.get("account")) for line in lines] == [
+        ("oauth", user["id"]),
+        ("oauth", None),
+    ]
+
+
+def test_who_has_another_id_at_the_provider_now_is_told_the_way_in(site: OAuthSite, browser: Browser) -> None:
+    browser.sign_in()
+    del site.provider.people["1001"]
+    site.provider.people["1004"].email = "ada@example.com"
+    ada = site.browser()
+    assert ada.sign_in("1004").header("Location") == "/login?error=oauth_failed"
+    told = ada.client.get("/login?error=oauth_failed").body.decode()
+    assert "set a new password by email first, and disconnect that one in your profile" in told
+    ada.client.post("/api/users/password/forgot", {"email": "ada@example.com"})
+    link = last_link(site.service, "ada@example.com")
+    passwords = {"password": PASSWORD, "password_confirmation": PASSWORD}
+    reset = {"token": link.token, "email": link.email} | passwords
+    assert ada.client.post("/api/users/password/reset", reset).status == 200
+    assert ada.client.login("ada@example.com", PASSWORD).status == 200
+    assert ada.client.delete("/api/users/me/identities/oauth").status == 200
+    assert ada.sign_in("1004").header("Location") == "/"
+
+
+def test_who_has_nothing_to_prove_it_with_any_more_is_led_to_a_new_password(
+    site: OAuthSite, browser: Browser
+) -> None:
+    browser.sign_in()
+    site.service.accounts.update((browser.me() or {})["id"], unlink="oauth", by=OPERATOR)
+    dialog = browser.client.get("/account").body.decode().partition('<dialog id="proof"')[2]
+    dialog = dialog.partition("</dialog>")[0]
+    assert "Set a password first." in dialog
+    assert 'href="/forgot-password"' in dialog
+    assert "sign in once more" not in dialog
+
+
 # --- bound at the first start with a provider ---
 
 

@@ -232,6 +232,18 @@ def test_an_unverified_address_cannot_sign_in(open_site: OAuthSite) -> None:
     assert (browser.me() or {})["email"] == "alan@example.com"
 
 
+def test_who_has_no_address_at_the_provider_is_told_so(open_site: OAuthSite) -> None:
+    person = open_site.provider.people["1003"]  # neither an address nor a word about it is verified
+    person.email = ""
+    browser = open_site.browser()
+    assert error_of(browser.sign_in("1003")) == "oauth_failed"
+    told = browser.client.get("/login?error=oauth_failed").body.decode()
+    assert "The provider gave us no email address of yours." in told
+    assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
+        "the provider gave no address"
+    ]
+
+
 def test_a_cancelled_sign_in_redirects_to_the_error_page(open_site: OAuthSite) -> None:
     browser = open_site.browser()
     reply = browser.callback(browser.cancel(browser.set_out()))

@@ -201,6 +201,8 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
     activate = f"usersctl activate {account.id}"
     if not account.awaiting_confirmation:
         hint = f"see: usersctl why {account.id}" if account.active else activate
+        if account.awaits_owner:  # the link of the invitation proves the address as well
+            hint = f"use: usersctl link invite {account.id}"
         raise Forbidden(f"{account.email} has nothing to confirm", hint=hint)
     if not run.loaded.settings.registration_is_open:
         hint = f'add "/register" to auth.whitelist, or: {activate}'

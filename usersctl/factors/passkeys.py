@@ -1,6 +1,7 @@
 """The journeys of passkeys: add one, sign in with it or use it as a second factor, rename and remove it."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -188,6 +189,13 @@ class Passkeys(NamedTuple):
                 tx.clear_codes(user.id)
                 return then(tx, user)
         raise InvalidPasskey(why)  # after the commit, or the owner would get no email about a copy
+
+    def owner_of(self, credential: Mapping[str, Any]) -> User | None:
+        """Of the passkey that this names. Nothing about it is checked."""
+        with suppress(PasskeyRefused), self.factors.store.read() as tx:
+            passkey = tx.passkey(webauthn.credential_id(credential))
+            return passkey and tx.user(passkey.user_id)
+        return None
 
     def prepare(
         self, user_id: int, credential: Mapping[str, Any], browsers: Iterable[str], *, by: Actor

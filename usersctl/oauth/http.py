@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -109,7 +109,8 @@ class HttpClient:
             headers["Authorization"] = f"Bearer {bearer}"
         host = urlsplit(url).hostname
         auth = basic and _basic(*basic)
-        status, body = self._request(method, url, _read, data=form, headers=headers, auth=auth)
+        read = partial(_read, host)
+        status, body = self._request(method, url, read, data=form, headers=headers, auth=auth)
         if 300 <= status < 400:
             raise refused(f"{host} answers {status}, and redirects are not followed")
         try:
@@ -158,12 +159,12 @@ def _words(error: Exception) -> str:
     return words
 
 
-def _read(response: Any) -> bytes:
+def _read(host: str | None, response: Any) -> bytes:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise ValueError("compressed")
+        raise refused(f"{host} answers compressed, which was not asked for")
     body: bytes = response.raw.read(MOST_BYTES + 1, decode_content=False)
     if len(body) > MOST_BYTES:
-        raise ValueError("too much")
+        raise refused(f"{host} answers more than {MOST_BYTES // 1024} kB")
     return body
 
 

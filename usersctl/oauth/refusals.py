@@ -7,8 +7,9 @@ from usersctl.errors import SignInRefused
 FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
 # Details of FAILED.
-CANCELLED, UNVERIFIED, UNPROVEN = "cancelled", "unverified", "unproven"
-OF_ANOTHER_USER, ANOTHER_LINK = "of-another-user", "another-link"
+CANCELLED, NO_ADDRESS, UNVERIFIED, UNPROVEN = "cancelled", "no-address", "unverified", "unproven"
+OF_ANOTHER_USER, ANOTHER_LINK = "of-another-user", "another-link"  # of a link by hand
+LINKED_OTHERWISE = "linked-otherwise"
 
 # The error codes of providers for a client id or secret that they do not accept.
 WRONG_CLIENT = ("invalid_client", "unauthorized_client", "incorrect_client_credentials")

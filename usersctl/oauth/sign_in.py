@@ -18,7 +18,15 @@ from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Identity, Link, Newcomer, Purpose, User
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
-from usersctl.oauth.refusals import ANOTHER_LINK, OF_ANOTHER_USER, UNPROVEN, UNVERIFIED, refused
+from usersctl.oauth.refusals import (
+    ANOTHER_LINK,
+    LINKED_OTHERWISE,
+    NO_ADDRESS,
+    OF_ANOTHER_USER,
+    UNPROVEN,
+    UNVERIFIED,
+    refused,
+)
 from usersctl.passwords import password_is_set
 from usersctl.permissions import admit, require_fresh
 from usersctl.secrets import digest
@@ -79,6 +87,7 @@ class OAuthSignIn(NamedTuple):
             try:
                 user = self._matched(tx, email, known, profile, by)
             except SignInRefused as error:
+                error.account = known and known.id
                 refusal = error  # what strangers lose to the owner of the address is committed all the same
             else:
                 return then(tx, user)
@@ -213,7 +222,7 @@ class OAuthSignIn(NamedTuple):
     def _connect(self, tx: Transaction, user: User, email: str, profile: Profile, by: Actor) -> User:
         former = self._former(tx, user)
         if self._is_kept(former, profile):
-            raise refused("the account is linked to another provider account")
+            raise refused("the account is linked to another provider account", detail=LINKED_OTHERWISE)
         if not user.active:
             raise _inactive(user)
         changes: dict[str, Any] = {"email_proven_at": tx.now_text}
@@ -266,6 +275,8 @@ class OAuthSignIn(NamedTuple):
 
 
 def _verified_address(profile: Profile) -> str:
+    if not profile.email:
+        raise refused("the provider gave no address", detail=NO_ADDRESS)
     if not profile.email_verified:
         raise refused("the provider has not verified the address", detail=UNVERIFIED)
     try:

@@ -96,6 +96,7 @@ def begin(
     """Returns the address at the provider. The state waits in a cookie of this browser, one for each that was begun."""
     from usersctl.oauth.sign_in import STATE_LIFETIME  # late, because the OpenAPI document needs no provider
 
+    request.log_fields["provider"] = sign_in.settings.name
     state, nonce, verifier = new_token(), new_token(), new_token()
     with sign_in.place():
         url = sign_in.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
@@ -125,6 +126,7 @@ _CALLBACK = Operation(
 def callback(request: Request, service: Service) -> Response:
     """Come back from the identity provider. Its path is `auth.oauth.callbackUrl`."""
     sign_in = _called_back(request, service)
+    request.log_fields["provider"] = sign_in.settings.name
     request.errors_to = sign_in.settings.error_redirect
     query = CallbackQuery(request.query)
     state = query.state or ""
@@ -154,7 +156,6 @@ def callback(request: Request, service: Service) -> Response:
     with sign_in.place():
         signed_in = sign_in.once(state, partial(_sign_in, request, service, sign_in, fetch_profile))
     request.user = signed_in.user
-    request.log_fields["provider"] = sign_in.settings.name
     then = flow.then or sign_in.settings.success_redirect
     opened = unless_pending(request, signed_in)
     if opened is None:

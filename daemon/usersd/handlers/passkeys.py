@@ -93,6 +93,12 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     return open_session(request, service, opened)
 
 
+def is_known_device(request: Request, service: Service) -> bool:
+    """Strangers at the same client address do not keep out a device that signed in to the account before."""
+    owner = service.passkeys.owner_of(PasskeyLogin(request.body).credential)
+    return owner is not None and service.sessions.is_known_device(owner.email, request.client)
+
+
 @Operation(
     "beginMyPasskey",
     OWN,

@@ -189,7 +189,10 @@ def confirm_new_email(request: Request, service: Service) -> Response:
     link, user = EmailLinkQuery.lenient(request), request.user
     proof = None
     if user is not None and user.factors:
-        proof = _proof(request, service)
+        # The link may be of another account than the one that this browser is signed in to.
+        owner = service.claims.owner_of_link(link.token or "", link.email or "")
+        if owner in (None, user.id):
+            proof = _proof(request, service)
     return layout.page(request, "confirm_new_email", has_link=link.is_whole, proof=proof)
 
 
