@@ -156,6 +156,10 @@ class Connection:
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
                 if number % FETCHED == 0:
                     self._flush(time.monotonic() + self.silence)
+        except OperationalError as error:
+            lost = self._error(None)  # before its words go with the connection
+            self.close()
+            raise lost from error
         except BaseException:
             self.close()
             raise
