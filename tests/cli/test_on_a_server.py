@@ -3,9 +3,10 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -226,6 +227,63 @@ def test_a_mistake_in_the_conninfo_is_told_apart_from_a_server_that_is_away(
     # A daemon does not wait for what no waiting mends.
     done = usersctl("serve", env={"USERS_DATABASE": f"{database}?sslmode=require"})
     assert (done.code, "does not support SSL" in done.stderr) == (6, True)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "told", "way_on"),
+    [
+        (
+            'too many connections for role "users"',
+            "refuses the connection",
+            "see the limits, the roles and the log",
+        ),
+        # In the language of the server: what it means is not known.
+        ("Passwort-Authentifizierung fehlgeschlagen", "refuses the connection", "see the limits, the roles"),
+        (
+            'role "users" is not permitted to log in',
+            "cannot be used",
+            "check `database` of the configuration",
+        ),
+        (
+            'unrecognized configuration parameter "x"',
+            "cannot be used",
+            "check `database` of the configuration",
+        ),
+    ],
+)
+@pytest.mark.parametrize("hosts", ["127.0.0.1", "127.0.0.1,127.0.0.1"])
+def test_a_server_that_lets_nobody_in_is_told_apart_from_one_that_is_away(
+    usersctl: Command, hosts: str, sentence: str, told: str, way_on: str
+) -> None:
+    with _refusing(sentence) as port:
+        ports = ",".join([str(port), "9"][: hosts.count(",") + 1])
+        where = f"host={hosts} port={ports} dbname=users user=users sslmode=disable"
+        done = usersctl("list", env={"USERS_DATABASE": where})
+    assert (done.code, done.stdout) == (6, "")
+    assert f" {told}: " in done.stderr
+    assert sentence in done.stderr
+    assert way_on in done.stderr
+
+
+@contextmanager
+def _refusing(sentence: str) -> Iterator[int]:
+    """The port of a server that refuses each connection with this sentence."""
+    fields = b"SFATAL\0VFATAL\0C99999\0M%s\0\0" % sentence.encode()
+
+    def refuse(server: socket.socket) -> None:
+        with suppress(OSError):  # until the server is closed
+            while True:
+                client, _ = server.accept()
+                with client:
+                    client.recv(1000)
+                    client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=refuse, args=(server,))
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_a_search_path_without_a_schema_is_told(usersctl: Command, postgres_database: Make) -> None:

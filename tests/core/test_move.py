@@ -618,6 +618,38 @@ def test_a_role_that_owns_its_database_has_all_rights_that_are_needed(
     assert content(tmp_path / "back.db")[0]["users"] == before[0]["users"]
 
 
+@pytest.mark.parametrize("by", ["a member", "a superuser"])
+def test_the_tables_keep_their_owner_whoever_restores_or_upgrades_them(
+    filled: Service, postgres_database: Make, by: str
+) -> None:
+    """Else the daemons could use them no more."""
+    database = postgres_database(empty=True)
+    owner = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {owner}_member LOGIN IN ROLE {owner}")
+    postgres.run(f"ALTER DATABASE {owner} OWNER TO {owner}")
+    of_daemons = Conninfo(database.replace("users@", f"{owner}@"))
+    other = Conninfo(database.replace("users@", f"{owner}_member@")) if by == "a member" else database
+    move(filled.store, of_daemons, ignore)
+
+    restored(filled.store.path, other)
+    assert _owners(database) == {(owner,)}
+    older(database)
+    open_store(other).close()
+    assert _owners(database) == {(owner,)}
+    assert content(of_daemons)
+
+
+def _owners(database: Conninfo) -> set[tuple[str]]:
+    with postgres.opened(database) as connection:
+        return set(
+            connection.run(
+                "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = to_regnamespace('public')"
+                " UNION SELECT pg_get_userbyid(proowner) FROM pg_proc JOIN pg_language ON pg_language.oid = prolang"
+                " WHERE pronamespace = to_regnamespace('public') AND lanname = 'plpgsql'"
+            )
+        )
+
+
 def test_a_service_of_another_version_is_refused_by_name_while_it_runs(on_server: Service) -> None:
     database = Conninfo(on_server.store.name)
     with postgres.opened(database) as connection:

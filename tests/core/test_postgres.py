@@ -388,6 +388,21 @@ def test_a_process_with_too_many_files_open_has_no_connection(driver: ModuleType
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_a_server_that_goes_away_amid_a_copy_is_no_fault_of_this_program(
+    driver: ModuleType, database: Conninfo
+) -> None:
+    def rows() -> Iterator[tuple[str]]:
+        yield ("first",)
+        postgres.end_connections(database)
+        yield from (("x" * 1000,) for _ in range(100_000))
+
+    with postgres.opened(database) as connection:
+        connection.run("BEGIN; CREATE TABLE copied (it TEXT)")
+        with pytest.raises(driver.Away):
+            connection.copy_in("copied", ["it"], rows())
+        assert connection.is_lost
+
+
 def test_a_refused_connection_costs_no_other_thread_its_own(database: Conninfo) -> None:
     role = f"few_{postgres.name_of(database)}"
     postgres.run(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1 IN ROLE pg_read_all_data")

@@ -1,6 +1,7 @@
 #!/bin/sh
 # A backup of the database each night, verified, with the newest 14 kept: users-backup.sh, to be run once, as root.
-# The key of authenticator apps, users.key beside the database, is not in it: keep a copy of it, but not in the same place.
+# The key of authenticator apps, auth.secretKey or users.key beside the database, is not in it: keep a copy of it, but not in
+# the same place.
 # It writes a service and a timer for systemd, and starts the timer. Made by `usersctl snippet backup`.
 set -eu
 

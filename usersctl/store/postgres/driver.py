@@ -24,8 +24,12 @@ SLOW = 4.5  # seconds, after which a server that is there gives a statement up
 DEFAULTS = b"tcp_user_timeout=3000 target_session_attrs=read-write"
 # In the words of libpq and the server: a connection that no waiting opens.
 MISTAKES = re.compile(
-    r"authentication|no password|does not exist|pg_hba|ermission denied|certificate|invalid|not found|not support"
+    r"authentication|no password|does not exist|pg_hba|ermission denied|not permitted|certificate|invalid|unrecognized"
+    r"|not found|not support"
 )
+# A server is there and lets nobody in, such as one with too many connections. It may say so in another language: libpq
+# puts two blanks between the severity and the words of a server.
+REFUSAL = re.compile(r" failed: [^:]+:  ")
 # Text of so many values is different each time, so that the server would keep it in vain.
 PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
 FETCHED = 1_000  # rows of a stream at a time
@@ -152,6 +156,10 @@ class Connection:
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
                 if number % FETCHED == 0:
                     self._flush(time.monotonic() + self.silence)
+        except OperationalError as error:
+            lost = self._error(None)  # before its words go with the connection
+            self.close()
+            raise lost from error
         except BaseException:
             self.close()
             raise
@@ -260,16 +268,20 @@ class Connection:
 def _connected(conninfo: Conninfo) -> PGconn:
     """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
     options = _options(DEFAULTS) | _options(conninfo.encode())
-    problem = "the name of its host is not known"
+    problems = []
     for attempt, until in _attempts(options, time.monotonic() + SILENCE):
         pg = pq.PGconn.connect_start(attempt)
         of_host = _waited(pg, until)
         if not of_host:
             return pg
         pg.finish()
-        if not MISTAKES.search(problem):
-            problem = of_host
-    raise Silent(problem)
+        problems.append(of_host)
+    raise Silent(max(problems, key=_weight, default="the name of its host is not known"))
+
+
+def _weight(problem: str) -> int:
+    """One host that answers tells more than others that are away."""
+    return 2 * bool(MISTAKES.search(problem)) + bool(REFUSAL.search(problem))
 
 
 def _waited(pg: PGconn, until: float) -> str:

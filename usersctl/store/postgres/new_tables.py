@@ -25,6 +25,7 @@ class NewTables:
         if home is None:
             raise StoreUnusable("The database has no schema for the tables: see search_path")
         self.home, self._home_oid = home
+        self._owner = self._other_owner()
         self._refuse_dependents()
         self._run(_EXTENSION)  # not into the schema that goes away
         self._run(
@@ -32,6 +33,16 @@ class NewTables:
         )
         self._left = list(dialect.schema())
         self._make("CREATE TABLE")
+
+    def _other_owner(self) -> str | None:
+        """The role that owns the old tables, and shall own the new ones: that of the daemons, if an operator restores with
+        another one. It can only be given tables of a schema in which it may create some."""
+        owner = self._run(
+            "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner"
+            f" WHERE relname = 'installation' AND relnamespace = {self._home_oid} AND rolname <> current_user"
+            f" AND has_schema_privilege(relowner, {self._home_oid}, 'CREATE')"
+        ).fetchone()
+        return str(owner[0]) if owner else None
 
     def _refuse_dependents(self) -> None:
         """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
@@ -85,13 +96,19 @@ class NewTables:
         self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self.home}.{name}' for name in _NAMES)}")
         for name in _NAMES:
             self._run(f"ALTER TABLE {NEW}.{name} SET SCHEMA {self.home}")
+            self._give("TABLE", name)
         for (name,) in self._run(
             f"SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('{NEW}')"
         ):
             self._run(
                 f"DROP FUNCTION IF EXISTS {self.home}.{name}(); ALTER FUNCTION {NEW}.{name}() SET SCHEMA {self.home}"
             )
+            self._give("FUNCTION", f"{name}()")
         self._run(f"DROP SCHEMA {NEW}")
+
+    def _give(self, kind: str, name: str) -> None:
+        if self._owner:
+            self._run(f"ALTER {kind} {self.home}.{name} OWNER TO {self._owner}")
 
     def _make(self, beginning: str) -> None:
         """What the statements make that begin so, and were not run before."""

@@ -20,7 +20,7 @@ from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
 from usersctl.store.transaction import Transaction
 
 try:
-    from usersctl.store.postgres.driver import MISTAKES, SLOW, Away, Connection, ServerError, Silent
+    from usersctl.store.postgres.driver import MISTAKES, REFUSAL, SLOW, Away, Connection, ServerError, Silent
     from usersctl.store.postgres.new_tables import NewTables
 except ImportError:
     hint = "install it with: pip install 'psycopg[binary]'"
@@ -321,6 +321,9 @@ class PostgresStore(Store):
         if isinstance(error, Away) and MISTAKES.search(str(error)):
             hint = "check `database` of the configuration, and the roles and databases of the server"
             return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)
+        if isinstance(error, Away) and REFUSAL.search(str(error)):
+            hint = "see the limits, the roles and the log of the server; a daemon goes on by itself when it is let in"
+            return ServerAway(f"{self.name} refuses the connection: {error}", hint=hint)
         problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
         hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         return ServerAway(f"{self.name} {problem}: {error}", hint=hint)
