@@ -658,7 +658,7 @@ def program() -> Iterator[Callable[..., Program]]:
         served.process.communicate()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_twenty_requests_in_flight_are_answered_after_a_signal(
     program: Callable[..., Program], signum: signal.Signals
 ) -> None:
@@ -671,6 +671,24 @@ def test_twenty_requests_in_flight_are_answered_after_a_signal(
         assert all(read_all(client).startswith(OK) for client in clients)
         assert served.ended() == (0, ["stopping 0", "stopped 0"], "")
         assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_terminal_that_is_closed_cuts_no_request_off(
+    program: Callable[..., Program], processes: int
+) -> None:
+    served = program(str(processes))
+    serving: set[int] = set()
+    wait_until(lambda: serving.add(served.pid()) or len(serving) == processes)
+    with served.connect("0.5") as client:
+        time.sleep(0.1)
+        for pid in serving | {served.process.pid}:  # by the terminal
+            os.kill(pid, signal.SIGHUP)
+        time.sleep(0.1)
+        served.process.send_signal(signal.SIGHUP)  # by the shell
+        assert read_all(client).startswith(OK)
+    code, _, errors = served.ended()
+    assert (code, errors) == (0, "")
 
 
 def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program]) -> None:
