@@ -351,6 +351,23 @@ def test_a_system_that_allows_no_more_threads_stops_no_request_for_good(
         assert b"GET /first" in read_all(first)
 
 
+def test_a_request_for_which_no_thread_can_be_started_is_logged_and_answered_when_one_can(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    with running.connect() as client, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        client.sendall(b"GET /alone HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        wait_until(lambda: "A request waits" in caplog.text)
+        patch.undo()
+        assert b"GET /alone" in read_all(client)
+
+
 @pytest.mark.parametrize("path", ["/login", "//login", "/%6cogin", "/log%ffin", "/login?x=/quick"])
 def test_no_spelling_of_the_path_brings_a_login_into_the_quick_lane(running: Running, path: str) -> None:
     running.app.gate.set()
