@@ -277,6 +277,26 @@ os.execv(sys.executable, [sys.executable, "-m", "usersctl", *sys.argv[1:]])
 """
 
 
+def test_a_database_on_a_disk_that_is_mounted_read_only_is_called_so(usersctl: Command) -> None:
+    with small_disk(usersctl.folder) as disk:
+        usersctl.database = disk / "users.db"
+        usersctl.env["USERS_DATABASE"] = str(usersctl.database)
+        usersctl.add("ada")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        assert "ada@example.com" in usersctl("list").stdout
+        for words in (
+            ["update", "1", "--name", "x"],
+            ["cleanup-tokens"],
+            ["serve", "--port", str(free_port())],
+        ):
+            refused = usersctl(*words)
+            assert (refused.code, refused.stdout) == (6, "")
+            assert refused.stderr.startswith(
+                f"usersctl: {usersctl.database} is read-only\n"
+                "  this user has to be able to write the file and its folder; see: usersctl doctor"
+            )
+
+
 def test_a_database_that_becomes_read_only_is_read_and_written_again_afterwards(usersctl: Command) -> None:
     """A daemon that starts on such a database says so in one line and creates nothing."""
     (usersctl.folder / "without_rights.py").write_text(WITHOUT_RIGHTS)

@@ -84,7 +84,7 @@ def test_the_default_address_is_port_8080_of_this_machine(usersctl: Command) -> 
 
 
 @pytest.mark.parametrize("module", [("usersctl", "serve"), ("usersd",)])
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_every_way_to_start_the_daemon_is_the_same_and_a_signal_ends_it_with_0(
     usersctl: Command, module: tuple[str, ...], signum: int
 ) -> None:

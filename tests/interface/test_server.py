@@ -352,6 +352,23 @@ def test_a_system_that_allows_no_more_threads_stops_no_request_for_good(
         assert b"GET /first" in read_all(first)
 
 
+def test_a_request_for_which_no_thread_can_be_started_is_logged_and_answered_when_one_can(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    with running.connect() as client, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        client.sendall(b"GET /alone HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        wait_until(lambda: "A request waits" in caplog.text)
+        patch.undo()
+        assert b"GET /alone" in read_all(client)
+
+
 @pytest.mark.parametrize("path", ["/login", "//login", "/%6cogin", "/log%ffin", "/login?x=/quick"])
 def test_no_spelling_of_the_path_brings_a_login_into_the_quick_lane(running: Running, path: str) -> None:
     running.app.gate.set()
@@ -696,7 +713,7 @@ def program() -> Iterator[Callable[..., Program]]:
         served.process.communicate()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_twenty_requests_in_flight_are_answered_after_a_signal(
     program: Callable[..., Program], signum: signal.Signals
 ) -> None:
@@ -709,6 +726,24 @@ def test_twenty_requests_in_flight_are_answered_after_a_signal(
         assert all(read_all(client).startswith(OK) for client in clients)
         assert served.ended() == (0, ["stopping 0", "stopped 0"], "")
         assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_terminal_that_is_closed_cuts_no_request_off(
+    program: Callable[..., Program], processes: int
+) -> None:
+    served = program(str(processes))
+    serving: set[int] = set()
+    wait_until(lambda: serving.add(served.pid()) or len(serving) == processes)
+    with served.connect("0.5") as client:
+        time.sleep(0.1)
+        for pid in serving | {served.process.pid}:  # by the terminal
+            os.kill(pid, signal.SIGHUP)
+        time.sleep(0.1)
+        served.process.send_signal(signal.SIGHUP)  # by the shell
+        assert read_all(client).startswith(OK)
+    code, _, errors = served.ended()
+    assert (code, errors) == (0, "")
 
 
 def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program]) -> None:

@@ -330,8 +330,11 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         hint = f"another process holds {path}; try again when it is done"
         return Busy("The database is busy, please try again", retry_after=2, hint=hint)
-    if primary == sqlite3.SQLITE_CANTOPEN and path.exists() and not os.access(path, os.R_OK):
-        return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+    if primary == sqlite3.SQLITE_CANTOPEN and path.exists():
+        if not os.access(path, os.R_OK):
+            return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+        if not os.access(path.parent, os.W_OK):  # SQLite cannot make its files beside it
+            primary = sqlite3.SQLITE_READONLY
     if primary == sqlite3.SQLITE_CORRUPT:
         return damaged(path)
     if str(error).startswith("no such table"):

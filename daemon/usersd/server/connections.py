@@ -175,8 +175,10 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             channel.since = now
 
     def _tick(self, now: float) -> None:
-        """The watchdog: answers rejected requests and closes connections whose client takes too long."""
+        """The watchdog: answers requests that were rejected or lack a thread, and closes connections whose client takes too
+        long."""
         self.task_dispatcher.answer_rejected()
+        self.task_dispatcher.start_again()
         self.hosted.on_tick(self.task_dispatcher.waiting_to_hash)
         self.full = len(self._map) > self.adj.connection_limit // 2
         self.crowded = self.out_of_files or self.full

@@ -65,14 +65,29 @@ class Lanes:
     def _put(self, lane: Lane, channel: Any) -> None:
         self._queues[lane].put(channel)
         if self._unstarted[lane]:
-            # Where the system allows no more threads now, the next channel tries again.
-            with self._starting, contextlib.suppress(RuntimeError):
-                while self._unstarted[lane]:
-                    name = f"{lane.value}-{self._unstarted[lane]}"
-                    thread = threading.Thread(target=self._work, args=[lane], name=name, daemon=True)
-                    thread.start()
-                    self._threads.append((lane, thread))
-                    self._unstarted[lane] -= 1
+            self._start(lane)
+            if all(started is not lane for started, _ in self._threads):
+                import logging  # late, as in _answer
+
+                logging.getLogger("usersd").warning(
+                    "A request waits: the system allows no more threads for now"
+                )
+
+    def _start(self, lane: Lane) -> None:
+        # Where the system allows no more threads now, the next channel tries again, and so does the next tick.
+        with self._starting, contextlib.suppress(RuntimeError):
+            while self._unstarted[lane]:
+                name = f"{lane.value}-{self._unstarted[lane]}"
+                thread = threading.Thread(target=self._work, args=[lane], name=name, daemon=True)
+                thread.start()
+                self._threads.append((lane, thread))
+                self._unstarted[lane] -= 1
+
+    def start_again(self) -> None:
+        """Starts the threads that could not be started and that requests wait for."""
+        for lane, queue in self._queues.items():
+            if self._unstarted[lane] and not queue.empty():
+                self._start(lane)
 
     def add_task(self, channel: Any) -> None:
         request = channel.requests[0]

@@ -29,6 +29,10 @@ OTHER_FILES = 100  # databases, logs, libraries
 SOONEST_RESTART = 0.1
 LATEST_RESTART = 10.0
 
+# systemd sends SIGTERM, a terminal SIGINT at Ctrl-C and SIGHUP when it is closed.
+# Of SIGHUP a second one may come, from the shell and from the terminal, so it ends nothing at once.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 class Serving(NamedTuple):
     """How many threads each process has, and how many processes there are."""
@@ -56,7 +60,8 @@ def serve(
     on_ready: Callable[[str], None],
     notifier: Notifier | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, answers pending requests, and returns the exit code; a second signal exits at once.
+    """Serves until SIGTERM, SIGINT or SIGHUP, answers pending requests, and returns the exit code; a second signal exits
+    at once.
 
     The context manager `make(index)` is entered in the process that serves and left after the last answer. With
     several processes that is after the fork, so the caller must not have started threads or opened a database.
@@ -66,16 +71,17 @@ def serve(
         return _Parent(listener, make, serving, on_ready, notifier).serve()
 
     def stop(signum: int, server: Server) -> None:
-        if server.asked_to_stop:
+        if not server.asked_to_stop:
+            notifier.stopping()
+            server.stop()
+        elif signum != signal.SIGHUP:
             os._exit(128 + signum)
-        notifier.stopping()
-        server.stop()
 
     def ready() -> None:
         notifier.ready(url_of(listener))
         on_ready(url_of(listener))
 
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {signum: signal.getsignal(signum) for signum in STOPPING}
     try:
         if not _serve_alone(listener, make(0), serving, ready, stop, (notifier.every, notifier.alive)):
             atexit.register(_exit_without_threads)
@@ -83,6 +89,15 @@ def serve(
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
     return 0
+
+
+def _heeded() -> list[signal.Signals]:
+    """A shell starts a job in the background with SIGINT ignored, and nohup any job with SIGHUP ignored: both go on."""
+    return [
+        signum
+        for signum in STOPPING
+        if signum == signal.SIGTERM or signal.getsignal(signum) != signal.SIG_IGN
+    ]
 
 
 def _exit_without_threads() -> None:
@@ -108,9 +123,8 @@ def _serve_alone(
         def handle(signum: int, _frame: FrameType | None) -> None:
             on_signal(signum, server)
 
-        signal.signal(signal.SIGTERM, handle)
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, handle)
+        for signum in _heeded():
+            signal.signal(signum, handle)
         ready()
         every, on_success = self_check
         if every is None:
@@ -172,8 +186,7 @@ class _Parent:
             signal.SIGCHLD: self._reap,
             signal.SIGUSR1: self._report_ready,
             signal.SIGALRM: self._report_alive,
-            signal.SIGTERM: self._stop_or_kill,
-            signal.SIGINT: self._stop_or_kill,
+            **dict.fromkeys(_heeded(), self._stop_or_kill),
         }
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
         try:
@@ -204,10 +217,11 @@ class _Parent:
             self.notifier.alive()
 
     def _stop_or_kill(self, signum: int) -> None:
-        if self.stopping:
+        if not self.stopping:
+            self._stop()
+        elif signum != signal.SIGHUP:
             self._signal_all(signal.SIGKILL)
             os._exit(128 + signum)
-        self._stop()
 
     def _stop(self) -> None:
         self.stopping = True
@@ -256,8 +270,9 @@ class _Parent:
         # Twice as often as the parent reads the times.
         every = self.notifier.every and self.notifier.every / 2
         try:
-            # A terminal sends SIGINT to all processes, systemd SIGTERM: only the parent acts on the second one.
+            # A terminal sends SIGINT and SIGHUP to all processes, systemd SIGTERM: only the parent acts on the second one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
             time.sleep(delay)
