@@ -37,12 +37,12 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
     slot = min((slot for slot in slots if slot is not None), default=None)
     if slot is None:
         raise ValueError("never due")
-    due: datetime = slot.astimezone()
-    if due <= after or due.replace(tzinfo=None) != slot:
-        # In the hour that comes twice in autumn, the first one may be over. In the hour that spring leaves out, Python
-        # counts backwards, and the slot would come again after the change.
-        due = slot.replace(fold=1).astimezone()
-    return due
+    # The two readings of a time that comes twice, or never. Which of them has fold=0 depends on the version of Python.
+    first, last = sorted(slot.replace(fold=fold).astimezone() for fold in (0, 1))
+    # In the hour that comes twice in autumn, the first one may be over. In the hour that spring leaves out, the first one is
+    # earlier than the line says, and the slot would come again after the change.
+    is_over, is_earlier = first <= after, first.replace(tzinfo=None) != slot
+    return last if is_over or is_earlier else first
 
 
 def _lines(line: str) -> list[str]:

@@ -137,6 +137,7 @@ def test_a_daily_line_is_due_once_on_each_day_over_a_change_of_the_clocks(line: 
     slots = [next_slot(line, start)]
     while slots[-1] < start + timedelta(days=4):
         slots.append(next_slot(line, slots[-1]))
+        assert slots[-1] > slots[-2]
     days = [slot.astimezone(BERLIN).date() for slot in slots]
     assert days == [days[0] + timedelta(days=count) for count in range(len(days))]
 
