@@ -34,7 +34,7 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
     # Computed in local wall time, so that a change to summer time on the way does not move the slot.
     wall = after.astimezone().replace(tzinfo=None)
     slots = (CronTab(part).next(now=wall, default_utc=False, return_datetime=True) for part in _lines(line))
-    slot = min((slot for slot in slots if slot is not None), default=None)
+    slot: datetime | None = min((slot for slot in slots if slot is not None), default=None)
     if slot is None:
         raise ValueError("never due")
     # The two readings of a time that comes twice, or never. Which of them has fold=0 depends on the version of Python.
