@@ -479,6 +479,18 @@ def test_a_question_that_takes_too_long_is_no_silence(
         assert tx.user(1) is None
 
 
+def test_no_limit_of_whole_transactions_ends_one_that_copies_everything(store: Store) -> None:
+    with store.glance() as tx:
+        if tx._connection.run("SHOW server_version_num").fetchone() < ("170000",):
+            pytest.skip("PostgreSQL has this limit since version 17")
+        tx._connection.run("SET transaction_timeout = '300ms'")
+    with store.write() as tx:
+        store.whole()
+        tx._run("SELECT pg_sleep(0.5)")
+    with pytest.raises(StoreUnusable, match="transaction timeout"), store.write() as tx:
+        tx._run("SELECT pg_sleep(0.5)")
+
+
 def test_the_server_looks_for_machines_that_are_gone(store: Store) -> None:
     with store.glance() as tx:
         names = (

@@ -54,7 +54,11 @@ _HINTS = {
 }
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
-TAKES_LONG = "SET LOCAL idle_in_transaction_session_timeout = '30min'"
+TAKES_LONG = (
+    "SET LOCAL idle_in_transaction_session_timeout = '30min';"
+    # A database or a role may limit whole transactions, since PostgreSQL 17.
+    " SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'"
+)
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
     # By which those that still use a database that was moved are found, whatever the conninfo says.
