@@ -288,7 +288,7 @@ def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 AS_NOBODY = """
-import os, sys
+import os, sys, urllib.parse  # which Path.as_uri() needs
 from pathlib import Path
 from usersctl.errors import StoreUnusable
 from usersctl.models import UserFilter
