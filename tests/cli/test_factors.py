@@ -222,6 +222,7 @@ def test_a_key_is_in_no_output_log_or_backup(usersctl: Command, tmp_path: Path) 
     assert (usersctl.folder / "users.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.sqlite  # the key of a server is configured
 def test_each_command_that_why_and_doctor_suggest_is_for_the_database_that_was_asked_about(
     usersctl: Command,
 ) -> None:
