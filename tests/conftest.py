@@ -38,6 +38,9 @@ hypothesis.settings.load_profile("here")
 # A shell starts a background job with SIGINT ignored, and every program that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does nohup with SIGHUP. A handler lets this process and its workers go on, and no program inherits it.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or "PYTEST_XDIST_WORKER" in os.environ:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 spare_the_disk()
 
