@@ -19,7 +19,6 @@ _REFUSALS = {
     400: "A value is malformed, missing or invalid; the message names it.",
     401: "Authentication required.",
     403: "The request comes from another site, the role does not suffice, or an API token lacks the scope or would change its own user.",
-    404: "Not found.",
     405: "This works once, and cannot be used with HEAD or prefetch.",
     413: "The body is over 64 kB.",
     415: "The body is not `application/json`, or is compressed.",
@@ -177,7 +176,7 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
     for status in sorted({*_statuses(route, operation), *operation.refusals}):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
         meaning = operation.refusals.get(status)
-        if meaning is not None and meaning != _REFUSALS[status]:
+        if meaning is not None and meaning != _REFUSALS.get(status):
             # A client that is not a browser learns where a browser would be sent.
             location = ("Location",) if operation.redirect and status == 401 else ()
             responses[str(status)] = _refusal(status, meaning, *location)
