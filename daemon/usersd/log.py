@@ -121,8 +121,8 @@ def _redacted_value(key: str, value: str) -> str:
 
 
 def _names_secret(text: str) -> bool:
-    """Whether one of the words is in a name before a "=". Each character is looked at once: a single expression would go on to
-    the end from each word, for half a second in a long query, and no other request would be answered meanwhile."""
+    """Whether one of the words is in a name before a "=". Each character is looked at once; a single expression would go on to
+    the end from each word."""
     names = (name for part in re.split("[/?&]", text) for name in part.split("=")[:-1])
     return any(map(SECRET.search, names))
 

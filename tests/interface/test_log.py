@@ -17,7 +17,7 @@ from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.web import Site
 
-from usersd.log import Log, redacted
+from usersd.log import LONGEST_QUERY, Log, redacted
 
 NOW = "2026-11-20T08:22:19.123Z"
 WRONG = "wrong horse battery"
@@ -292,6 +292,18 @@ def test_no_query_keeps_the_daemon_from_other_requests(site: Site, word: str) ->
     client.get(path)
 
     assert time.process_time() - began < 0.15
+
+
+@pytest.mark.parametrize("word", ["token", "%74oken", "code", "?", "&a=token"])
+def test_the_longest_query_that_is_logged_takes_a_millisecond(word: str) -> None:
+    query = "redirect=" + word * (LONGEST_QUERY // len(word) - 9)
+    redacted(query)
+
+    began = time.process_time()
+    for _ in range(100):
+        redacted(query)
+
+    assert time.process_time() - began < 0.1
 
 
 # --- harmless ---

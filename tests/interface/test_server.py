@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -334,38 +334,36 @@ def test_the_threads_of_a_lane_start_with_its_first_request(running: Running) ->
     assert len(running.server.task_dispatcher._threads) == 4 + 2
 
 
-def test_a_system_that_allows_no_more_threads_stops_no_request_for_good(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def no_more_threads() -> Iterator[list[str]]:
+    """In the block the system allows none. Their names are gathered."""
     refused: list[str] = []
 
     def refuse(thread: threading.Thread) -> None:
         refused.append(thread.name)
         raise RuntimeError("can't start new thread")
 
-    with running.connect() as first, monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        first.sendall(b"GET /first HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        wait_until(lambda: refused)
-        patch.undo()
+        yield refused
+
+
+def test_a_system_that_allows_no_more_threads_stops_no_request_for_good(running: Running) -> None:
+    with running.connect() as first:
+        with no_more_threads() as refused:
+            first.sendall(b"GET /first HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            wait_until(lambda: refused)
         assert b"GET /second" in running.get("/second")
         assert b"GET /first" in read_all(first)
 
 
 def test_a_request_for_which_no_thread_can_be_started_is_logged_and_answered_when_one_can(
-    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused: list[str] = []
-
-    def refuse(thread: threading.Thread) -> None:
-        refused.append(thread.name)
-        raise RuntimeError("can't start new thread")
-
-    with running.connect() as client, monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        client.sendall(b"GET /alone HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        wait_until(lambda: "A request waits" in caplog.text)
-        patch.undo()
+    with running.connect() as client:
+        with no_more_threads():
+            client.sendall(b"GET /alone HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            wait_until(lambda: "A request waits" in caplog.text)
         assert b"GET /alone" in read_all(client)
 
 

@@ -118,7 +118,8 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     @property
     def ends(self) -> bool:
-        """With the answer that is sent now: the daemon stops, or clients that keep on asking would leave others no connection."""
+        """Whether the answer that is sent now is the last one of this connection: the daemon stops, or clients that keep on
+        asking would leave others no connection."""
         stopping, full = self.server.stopping, self.server.full
         return bool(stopping or full)
 
