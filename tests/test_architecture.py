@@ -31,6 +31,7 @@ CORE = {
     "folding": "",
     "deadline": "",
     "lazy": "",
+    "named": "",
     "schedule": "clock",
     "identity_headers": "",
     "fields": "clock errors models",
@@ -40,7 +41,7 @@ CORE = {
     "networks": "config errors",
     "foreign_hashes": "",
     "passwords": "config errors foreign_hashes models",
-    "store": "clock deadline errors fields folding lazy models secrets store.conninfo text",
+    "store": "clock deadline errors fields folding models secrets store.conninfo text",
     "store.conninfo": "errors",
     "permissions": "clock errors models store",
     "throttle": "errors models clock secrets store passwords permissions",
@@ -123,6 +124,8 @@ ROOMS = {
     **{f"usersd.{room}": {f"usersd.{door}" for door in doors.split()} for room, doors in DAEMON.items()},
 }
 CORE_ROOMS = {f"usersctl.{room}" for room in CORE}
+# Open to every room: what the standard library has, quicker.
+QUICKER = ("usersctl.lazy", "usersctl.named")
 # They may enter every room of the core. The packages themselves hold a version and a docstring.
 VISITORS = ("usersctl.cli", "usersctl.__main__", "usersd.__main__", "tests")
 PACKAGES = ("usersctl", "usersd")
@@ -245,7 +248,11 @@ def every_room_keeps_to_its_doors(modules: Modules) -> Iterator[str]:
         for target in sorted(imported_modules(module, modules)):
             # Only the entry point of the daemon may enter the command; any other room of the core is open to it.
             is_open = room.startswith("usersd.") and is_below(target, *CORE_ROOMS)
-            if target not in PACKAGES and not is_open and nearest(target, ROOMS) not in {room, *ROOMS[room]}:
+            if (
+                target not in (*PACKAGES, *QUICKER)
+                and not is_open
+                and nearest(target, ROOMS) not in {room, *ROOMS[room]}
+            ):
                 yield f"{module.path} imports {target}"
 
 
@@ -280,6 +287,13 @@ def every_technology_has_one_home(modules: Modules) -> Iterator[str]:
             technology = name.partition(".")[0]
             if technology in HOMES and not is_at_home(module, HOMES[technology]):
                 yield f"{module.path} imports {name}"
+
+
+@rule
+def every_named_tuple_is_quick_to_define(modules: Modules) -> Iterator[str]:
+    for module in product(modules):
+        if "typing.NamedTuple" in (name for name, _ in module.imports) and module.name not in QUICKER:
+            yield f"{module.path}: take NamedTuple from usersctl.named"
 
 
 @rule
@@ -527,6 +541,7 @@ BREAKING: dict[str, list[dict[str, str]]] = {
         {"daemon/usersd/handlers/planted.py": "import bottle"},
         {"usersctl/cli/planted.py": "import click"},
     ],
+    "every_named_tuple_is_quick_to_define": [{"usersctl/accounts.py": "from typing import Any, NamedTuple"}],
     "only_the_store_knows_sql": [
         {"usersctl/accounts.py": "query = 'SELECT id FROM users'"},
         {"daemon/usersd/planted.py": "f'DELETE FROM {table}'"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl import addresses, fields
 from usersctl.changes import changes_of, delete_users, keep_an_admin_after, make_changes
@@ -12,6 +12,7 @@ from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password
 from usersctl.permissions import admit, keep_an_admin
 from usersctl.store.store import Store

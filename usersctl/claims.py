@@ -1,7 +1,5 @@
 """An owner's change of address, until the new one is proven: asked for again, taken back, proven, or expired."""
 
-from typing import NamedTuple
-
 from usersctl import addresses
 from usersctl.credentials import dead_link
 from usersctl.devices import Devices
@@ -10,6 +8,7 @@ from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import UNKNOWN_CLIENT, Actor, Claim, Client, Credentials, Purpose, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.permissions import admit, require_fresh
 from usersctl.secrets import digest

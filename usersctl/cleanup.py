@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.addresses import expire_claims, remove_old_registrations
 from usersctl.clock import stamp
@@ -17,6 +17,7 @@ from usersctl.expiry import delete_due
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Cleanup
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit
 from usersctl.store.slots import CLEANUP_TASK
 from usersctl.store.store import Store

@@ -1,7 +1,5 @@
 """The deletion of one's own account: requested, perhaps confirmed by email, undone by email, carried out after a while."""
 
-from typing import NamedTuple
-
 from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, owner_of, shut_out
@@ -12,6 +10,7 @@ from usersctl.invited import settle
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import DELETE, UNDO, EmailQueue
 from usersctl.models import Actor, Credentials, Purpose, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.permissions import admit, keep_an_admin, require_fresh
 from usersctl.secrets import digest

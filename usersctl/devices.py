@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import Device, Purpose
+from usersctl.named import NamedTuple
 from usersctl.secrets import digest, new_device_id, new_token, sign, verified
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

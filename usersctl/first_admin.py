@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 from usersctl.addresses import holder_of, make_free, remove_registration
 from usersctl.config import Settings
@@ -13,6 +12,7 @@ from usersctl.fields import name_of, newcomer, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import SYSTEM, Actor, Newcomer, Purpose, Role, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password
 from usersctl.secrets import digest, new_token
 from usersctl.store.store import Store

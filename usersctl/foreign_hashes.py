@@ -5,7 +5,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+
+from usersctl.named import NamedTuple
 
 # An import refuses what costs more, and a check does not begin with it: no stored text may occupy a slot for long.
 MOST_ROUNDS = 5_000_000  # of PBKDF2

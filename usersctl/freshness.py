@@ -1,9 +1,8 @@
 """A fresh proof of identity, for the changes of one's own account that need one: see permissions.require_fresh."""
 
-from typing import NamedTuple
-
 from usersctl.errors import Forbidden, Invalid, Unauthenticated
 from usersctl.models import Actor, Method
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, password_is_set
 from usersctl.store.store import Store
 from usersctl.throttle import AccountThrottle

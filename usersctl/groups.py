@@ -1,11 +1,11 @@
 """Groups: names beside the two roles, which applications behind a proxy get, and rules can ask for."""
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.fields import normal_group
 from usersctl.models import Actor, Group, User
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from usersctl import invited
 from usersctl.addresses import TAKEN, make_free, overrule_registration
@@ -16,6 +16,7 @@ from usersctl.groups import set_groups
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import LONGEST_INVITATION, USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Invitation, Newcomer, Purpose, Role, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
 from usersctl.secrets import digest

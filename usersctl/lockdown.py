@@ -1,9 +1,8 @@
 """Lockdown: one row in the database refuses every sign-in and session, except those of one named admin."""
 
-from typing import NamedTuple
-
 from usersctl.errors import Forbidden, LockedDown
 from usersctl.models import Actor, Lockdown, Role, User
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

@@ -4,7 +4,9 @@ Times are text as `clock.stamp` writes it. A User has no password to leak.
 """
 
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from usersctl.named import NamedTuple
 
 OAUTH = "oauth"  # the name of the identity provider in auth.oauth
 UNUSABLE = "!"  # in the place of a password's hash: matches no password

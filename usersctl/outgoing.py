@@ -4,11 +4,12 @@ import random
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.clock import moment, stamp
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import BEHIND, EmailState, QueuedEmail
+from usersctl.named import NamedTuple
 from usersctl.store.lock_file import HAS_BYTE_LOCKS
 from usersctl.store.locks import Locks
 from usersctl.store.store import Store

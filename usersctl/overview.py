@@ -1,9 +1,9 @@
 """The service at a glance: how many users there are, what happened on the last days, and what last ran."""
 
 from datetime import date, timedelta
-from typing import NamedTuple
 
 from usersctl.models import AuditRow, DayCounts, Role, UserFilter, UserState
+from usersctl.named import NamedTuple
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle

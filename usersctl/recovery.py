@@ -1,6 +1,6 @@
 """The way back into an account: a reset by email, and the owner's "this wasn't me"."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.addresses import put_back
 from usersctl.config import Settings
@@ -11,6 +11,7 @@ from usersctl.fields import lookup_key
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RESET, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Enrolment, Purpose, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password, password_is_set
 from usersctl.permissions import admit
 from usersctl.secrets import digest

@@ -1,7 +1,5 @@
 """Self-registration: an account that is inactive until its owner proves that they read its address."""
 
-from typing import NamedTuple
-
 from usersctl.addresses import make_free
 from usersctl.config import Settings
 from usersctl.credentials import owner_of
@@ -10,6 +8,7 @@ from usersctl.fields import lookup_key, newcomer
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import CONFIRM, EmailQueue
 from usersctl.models import Actor, Purpose, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password
 from usersctl.permissions import admit
 from usersctl.secrets import digest

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
@@ -33,6 +33,7 @@ from usersctl.models import (
     TokenKind,
     User,
 )
+from usersctl.named import NamedTuple
 from usersctl.networks import is_within
 from usersctl.passwords import Hasher, beginning_of, level
 from usersctl.permissions import Check, admit, require_fresh

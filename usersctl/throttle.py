@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
 
 from usersctl.clock import Clock, moment, stamp
 from usersctl.errors import Busy, CodesClosed, Invalid, StoreUnusable, TooMany, WrongPassword
 from usersctl.models import Actor, Credentials, Device, LockRules, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher
 from usersctl.permissions import admit
 from usersctl.store.store import Store

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.clock import Clock, stamp
 from usersctl.durations import since as time_of
@@ -10,6 +10,7 @@ from usersctl.errors import Invalid
 from usersctl.events import ACTIONS
 from usersctl.fields import lookup, user_id_of
 from usersctl.models import AuditFilter, AuditRow
+from usersctl.named import NamedTuple
 from usersctl.store.chain import ChainStep
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

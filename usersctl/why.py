@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
 
 from usersctl.clock import Clock, stamp
 from usersctl.config import Settings
@@ -13,6 +12,7 @@ from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
 from usersctl.models import OAUTH, Identity, QueuedEmail, TotpSecret, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import MEND_LIBRARY, lacks_library
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

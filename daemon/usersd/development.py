@@ -1,7 +1,5 @@
 """`serve --dev`: a trial on this machine, with a database, sample people and an identity provider of its own."""
 
-from typing import NamedTuple
-
 from usersctl.config import Settings
 from usersctl.config.providers import host_of
 from usersctl.config.sources import COMMAND_LINE, Loaded, Origin
@@ -9,6 +7,7 @@ from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid
 from usersctl.mail.folder import TRIAL
 from usersctl.models import SYSTEM, UserFilter
+from usersctl.named import NamedTuple
 from usersctl.secrets import new_token
 from usersctl.service import Service
 from usersd.dev_provider import SampleProvider

@@ -10,7 +10,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from socket import socket
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -22,6 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from usersctl import __version__
 from usersctl.clock import moment
 from usersctl.errors import ConfigError, UsersError
+from usersctl.named import NamedTuple
 from usersctl.service import Service
 from usersd.counters import BUCKETS, Counters, SharedCounters
 from usersd.routing import Route

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
 from operator import and_, or_
-from typing import NamedTuple, Self
+from typing import Self
 from urllib.parse import unquote
 
 from usersctl.config import Settings
 from usersctl.config.values import GROUP, Requirement, RoleRule
 from usersctl.models import Role, Session, User
+from usersctl.named import NamedTuple
 from usersd.assurance import has_two_factors
 
 REGISTRATION = "/register"

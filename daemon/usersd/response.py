@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.config import Settings
 from usersctl.errors import Unauthenticated
+from usersctl.named import NamedTuple
 
 Header = tuple[str, str]
 

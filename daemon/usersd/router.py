@@ -1,11 +1,11 @@
 """Which row of the route table a path belongs to."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import bottle
 
 from usersctl.config import Settings
+from usersctl.named import NamedTuple
 from usersd.routing import (
     OF_THE_APPLICATION,
     OF_THE_SERVICE,

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.config import Settings
+from usersctl.named import NamedTuple
 from usersctl.scopes import Scope
 from usersctl.service import Service
 from usersctl.store.conninfo import Conninfo

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -16,6 +16,7 @@ from usersctl.config import Settings
 from usersctl.config.values import connectable_host, host_and_port
 from usersctl.deadline import within
 from usersctl.errors import Invalid
+from usersctl.named import NamedTuple
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from usersctl.named import NamedTuple
 from usersctl.text import with_options
 
 

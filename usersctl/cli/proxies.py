@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 from textwrap import fill
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from usersctl.config import Settings
 from usersctl.config.values import BadValue, bracketed, connectable_host, is_loopback, origin_of
 from usersctl.errors import Invalid
 from usersctl.identity_headers import ASSERTION, BEGINNINGS, KINDS, known_names, problem_with, spellings
+from usersctl.named import NamedTuple
 
 TRIAL = "http://localhost:8090"  # of a proxy whose address nobody has configured
 APPLICATIONS = ("http://127.0.0.1:8000", "http://127.0.0.1:5000")  # the second where the proxy has the first

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Context, Option
@@ -15,6 +15,7 @@ from usersctl.cli.show.cells import clean
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import Newcomer, User
+from usersctl.named import NamedTuple
 
 if TYPE_CHECKING:
     from usersctl.service import Service

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from string import Template
 from textwrap import indent
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Self
 
 from typer import Argument, Context, Option
 
@@ -19,6 +19,7 @@ from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.config.values import connectable_host, host_and_port, is_loopback
 from usersctl.errors import Invalid
+from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo
 
 FOLDER = Path(__file__).parent.parent / "snippets"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer import Argument, Context, Option
@@ -17,6 +17,7 @@ from usersctl.cli.questions import invocation, is_yes
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
+from usersctl.named import NamedTuple
 from usersctl.passwords import ARGON2, MAX_BYTES, MEND_LIBRARY
 from usersctl.store.conninfo import Conninfo, is_file_of
 from usersctl.text import counted

@@ -1,10 +1,10 @@
 """What the configuration says of one identity provider: in `auth.oauth`, or in `[auth.providers.NAME]`."""
 
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from usersctl.config.values import origin_in
 from usersctl.models import OAUTH
+from usersctl.named import NamedTuple
 
 PROVIDERS = "auth.providers."
 

@@ -3,7 +3,7 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from usersctl.config import values
@@ -12,6 +12,7 @@ from usersctl.config.values import PASSKEY_COOKIE, PENDING_COOKIE, Kind
 from usersctl.config.webhooks import Webhook, webhook_tables
 from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Role
+from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo, Database
 
 # The roles whose users must have a second factor, by auth.secondFactor.

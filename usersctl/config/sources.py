@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from usersctl.config.providers import PRESETS, PROVIDERS, ProviderSettings, table_of
 from usersctl.config.settings import (
@@ -32,6 +32,7 @@ from usersctl.config.values import (
 from usersctl.errors import ConfigError, Invalid
 from usersctl.fields import problem_of_toml, unique_keys
 from usersctl.models import OAUTH
+from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo
 
 COMMAND_LINE = "command line"

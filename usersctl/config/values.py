@@ -5,10 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from usersctl.errors import Invalid
 from usersctl.fields import normal_group
+from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo, Database, is_conninfo, is_well_formed, shown
 
 MASK = "***"  # in the place of a secret

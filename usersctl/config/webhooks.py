@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.config.values import MASK, BadPart, BadValue, MissingPart, boolean, kind, url_of
 from usersctl.events import EVENTS
+from usersctl.named import NamedTuple
 
 ALL = "*"
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}"

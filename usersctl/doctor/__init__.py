@@ -1,11 +1,11 @@
 """The checks of `usersctl doctor`, each with its stable code."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from usersctl.doctor import factors, files, online, reach, records, server, webhooks
 from usersctl.doctor.installation import Installation, Result, Severity, UncheckedError, problem
 from usersctl.errors import UsersError
+from usersctl.named import NamedTuple
 
 __all__ = ["CHECKS", "Check", "Finding", "Installation", "Severity", "examine"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from usersctl.clock import Clock
 from usersctl.config import Settings
@@ -13,6 +13,7 @@ from usersctl.config.sources import Loaded
 from usersctl.deadline import within
 from usersctl.errors import Invalid, SignInRefused, UsersError
 from usersctl.models import OAUTH
+from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo, file_of
 from usersctl.store.inspection import Server
 from usersctl.store.opening import open_store

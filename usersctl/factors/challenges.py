@@ -5,11 +5,11 @@ The service signs them, so that one that is never used costs no row.
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.devices import KEY
 from usersctl.models import Purpose
+from usersctl.named import NamedTuple
 from usersctl.secrets import digest, new_token, sign, verified
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

@@ -1,7 +1,7 @@
 """The owner's second factors: shown, added and removed. Passkeys are added in usersctl/factors/passkeys.py."""
 
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.config import Settings
 from usersctl.errors import Forbidden, Invalid, NotFound
@@ -9,6 +9,7 @@ from usersctl.factors import changes, totp
 from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Method, Passkey, User
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit, require_fresh
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from usersctl.errors import Inactive, Invalid, InvalidPasskey, NotFound, PasskeyRefused, Taken
 from usersctl.factors import changes, webauthn
@@ -13,6 +13,7 @@ from usersctl.fields import normal_name
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import PASSKEY_REFUSED
 from usersctl.models import Actor, Method, Passkey, User
+from usersctl.named import NamedTuple
 from usersctl.permissions import Check, admit
 from usersctl.secrets import digest, in_base64, keyed_digest
 from usersctl.store.signing_keys import USER_HANDLES

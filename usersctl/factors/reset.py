@@ -1,9 +1,8 @@
 """An admin or operator takes second factors away, for a user who has lost them."""
 
-from typing import NamedTuple
-
 from usersctl.mail.kinds import FACTORS_RESET, EmailQueue
 from usersctl.models import Actor
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit, require_fresh
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

@@ -1,11 +1,12 @@
 """Seals the secrets of all authenticator apps anew, in small transactions, so that people sign in meanwhile."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.errors import KeyUnusable
 from usersctl.factors.sealing import Sealer, SealingKey, key_name_of, totp_context
 from usersctl.models import Actor, TotpSecret
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit
 from usersctl.store.store import Store
 

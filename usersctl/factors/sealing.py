@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from usersctl.clock import utc_now
 from usersctl.config.values import BadValue, secret_keys
 from usersctl.errors import KeyUnusable
+from usersctl.named import NamedTuple
 from usersctl.secrets import new_token, random_bytes
 from usersctl.store.conninfo import Database
 

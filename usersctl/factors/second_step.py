@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from usersctl.devices import Devices
 from usersctl.errors import Inactive, Invalid, InvalidCode, Unauthenticated, WrongPassword
@@ -12,6 +12,7 @@ from usersctl.factors.totp import matching_step
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import RECOVERY_CODE_USED, EmailQueue
 from usersctl.models import Actor, Client, Method, PendingSignIn, Proof, User
+from usersctl.named import NamedTuple
 from usersctl.permissions import Check, admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store

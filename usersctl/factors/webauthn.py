@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.errors import PasskeyRefused
 from usersctl.factors.cbor import item_at, only_item
+from usersctl.named import NamedTuple
 from usersctl.secrets import in_base64
 
 ES256, EDDSA, RS256 = -7, -8, -257

@@ -5,10 +5,11 @@ import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from usersctl.config import Settings
 from usersctl.mail.sending import Undeliverable
+from usersctl.named import NamedTuple
 
 if TYPE_CHECKING:
     from email.message import EmailMessage  # slow to import, and a cleanup reads no email

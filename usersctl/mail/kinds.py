@@ -2,11 +2,11 @@
 
 import threading
 from datetime import timedelta
-from typing import NamedTuple
 
 from usersctl.clock import stamp
 from usersctl.errors import TooMany
 from usersctl.models import Enrolment, Purpose, User
+from usersctl.named import NamedTuple
 from usersctl.store.transaction import Transaction
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from usersctl.clock import moment, stamp
@@ -11,6 +11,7 @@ from usersctl.config import Settings
 from usersctl.mail import kinds
 from usersctl.mail.kinds import EmailQueue, Kind
 from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
+from usersctl.named import NamedTuple
 from usersctl.outgoing import Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token

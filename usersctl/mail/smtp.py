@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from enum import StrEnum
-from typing import NamedTuple
 
 from usersctl.config import Settings
 from usersctl.config.values import host_and_port, is_loopback
 from usersctl.mail.sending import Undeliverable
 from usersctl.mail.writer import domain
+from usersctl.named import NamedTuple
 
 STEP = 10.0  # seconds for each step of the conversation
 WHOLE = 30.0  # seconds for all of it, so that a server that drips bytes cannot hold the worker

@@ -15,7 +15,7 @@ from email.utils import format_datetime, parseaddr
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.colours import readable_on
 from usersctl.config import Settings
@@ -23,6 +23,7 @@ from usersctl.config.providers import host_of
 from usersctl.errors import ConfigError
 from usersctl.mail.kinds import KINDS
 from usersctl.mail.sending import Undeliverable
+from usersctl.named import NamedTuple
 
 PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email"}
 TEMPLATES = Path(__file__).parent / "templates"

@@ -5,9 +5,10 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from usersctl.clock import stamp
+from usersctl.named import NamedTuple
 from usersctl.oauth.refusals import refused
 
 # With a key pair only: `none` proves nothing, and the key of HS256 is the client's secret.

@@ -1,12 +1,13 @@
 """The links of accounts to identity providers: shown, removed by their owners, and bound to their issuers."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.config import Settings
 from usersctl.config.providers import ProviderSettings, known_as, name_of_issuer
 from usersctl.errors import Invalid, NotFound
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import Actor, Identity, User
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit, require_fresh
 from usersctl.store.store import Store
 from usersctl.ways_in import LAST_WAY, ways_into

@@ -5,12 +5,13 @@ import re
 import threading
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from usersctl.clock import Clock
 from usersctl.config.providers import ProviderSettings, table_of
 from usersctl.config.values import BadValue, provider_url
+from usersctl.named import NamedTuple
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.id_token import ALGORITHMS, Claims, Expected, checked
 from usersctl.oauth.refusals import refused, refused_by_provider

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import BoundedSemaphore
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from usersctl import invited
 from usersctl.addresses import end_claim, holder_of, make_free
@@ -16,6 +16,7 @@ from usersctl.fields import MAX_NAME, name_of, normal_email
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import ACCOUNT_LINKED, PASSWORD_ENDED, EmailQueue
 from usersctl.models import UNUSABLE, Actor, Identity, Link, Newcomer, Purpose, User
+from usersctl.named import NamedTuple
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.providers import Profile, Provider
 from usersctl.oauth.refusals import (

@@ -1,13 +1,14 @@
 """What would change, so that the accounts and groups are as a file says: compared within one moment of the database."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from usersctl.addresses import has_lapsed
 from usersctl.config import Settings
 from usersctl.errors import LastAdmin, Taken
 from usersctl.fields import name_of
 from usersctl.models import Role, Standing
+from usersctl.named import NamedTuple
 from usersctl.state.lines import Place
 from usersctl.state.reading import Broken, Problem, State, WantedUser
 from usersctl.store.transaction import Transaction

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.errors import Invalid, UsersError
 from usersctl.fields import (
@@ -17,6 +17,7 @@ from usersctl.fields import (
     unique_keys,
 )
 from usersctl.models import Role
+from usersctl.named import NamedTuple
 from usersctl.state.lines import Place, Places, twin_of_json
 from usersctl.text import counted, visible
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from usersctl.config import Settings
 from usersctl.errors import Forbidden
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Standing
+from usersctl.named import NamedTuple
 from usersctl.permissions import admit
 from usersctl.state.applying import Applying
 from usersctl.state.planning import Change, Options, plan

@@ -5,10 +5,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.clock import moment, stamp
 from usersctl.models import Actor, AuditFilter, AuditPage, AuditRow, User
+from usersctl.named import NamedTuple
 from usersctl.store import chain
 from usersctl.store.statements import Statements
 

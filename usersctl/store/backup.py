@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.clock import Clock
 from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersError
 from usersctl.models import Actor
+from usersctl.named import NamedTuple
 from usersctl.store import database_file
 from usersctl.store.checks import BackupProblem, BackupReport, check, check_on_server
 from usersctl.store.conninfo import Conninfo, Database

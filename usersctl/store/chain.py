@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring_ascii
-from typing import Any, NamedTuple
+from typing import Any
+
+from usersctl.named import NamedTuple
 
 
 class Head(NamedTuple):

@@ -5,8 +5,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
 
+from usersctl.named import NamedTuple
 from usersctl.store import database_file
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import statements

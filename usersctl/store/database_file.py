@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.errors import Invalid, OtherVersion, StoreUnusable, Taken
+from usersctl.named import NamedTuple
 
 # Counts up when a release changes schema.sql. Every older version is upgraded when it is opened for writing.
 VERSION = 8

@@ -1,8 +1,9 @@
 """Questions about the database as a whole, for doctor, backup and health checks."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from usersctl.named import NamedTuple
 from usersctl.store.database_file import VERSION
 from usersctl.store.statements import Statements
 

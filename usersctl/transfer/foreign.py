@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.errors import Invalid
+from usersctl.named import NamedTuple
 from usersctl.transfer.rows import SourceRow, as_text, csv_rows, json_rows
 
 TABLES = ("users", "user", "accounts", "account", "authuser", "wpusers", "members", "people")

@@ -4,12 +4,13 @@ import json
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Credentials, Identity
+from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, kind_of
 from usersctl.store.store import Store
 from usersctl.transfer.checks import COLUMNS, checked

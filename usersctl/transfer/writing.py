@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
@@ -14,6 +14,7 @@ from usersctl.groups import create_group, set_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, Role, User
+from usersctl.named import NamedTuple
 from usersctl.passwords import BCRYPT, kind_of
 from usersctl.store.audit import Change
 from usersctl.store.transaction import Transaction

@@ -5,12 +5,13 @@ import hashlib
 import hmac
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from usersctl.clock import moment, stamp
 from usersctl.config.webhooks import Webhook, key_of
 from usersctl.events import TRIED_FOR
 from usersctl.models import EmailState, QueuedEmail
+from usersctl.named import NamedTuple
 from usersctl.outgoing import Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction

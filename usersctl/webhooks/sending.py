@@ -5,11 +5,11 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from usersctl.config.values import bracketed, host_and_port
 from usersctl.deadline import within
+from usersctl.named import NamedTuple
 from usersctl.text import network_words
 from usersctl.webhooks import reach
 from usersctl.webhooks.errors import NotDelivered

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.clock import Clock, stamp
 from usersctl.config.webhooks import Webhook
 from usersctl.errors import NotFound
 from usersctl.events import WEBHOOK_TEST
 from usersctl.models import Actor, EmailState, QueuedEmail, WebhookState
+from usersctl.named import NamedTuple
 from usersctl.outgoing import LEASE, Attempt
 from usersctl.store.audit import Told
 from usersctl.store.store import Store

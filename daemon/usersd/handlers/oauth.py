@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from usersctl.config import Settings
@@ -14,6 +14,7 @@ from usersctl.config.values import FLOW_COOKIE
 from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
 from usersctl.models import OAUTH, PROVIDER, TokenKind
+from usersctl.named import NamedTuple
 from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, refused
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from usersctl.errors import Invalid, NotFound
 from usersctl.identity_headers import ASSERTION
 from usersctl.models import Method, TokenKind
+from usersctl.named import NamedTuple
 from usersctl.secrets import assertion
 from usersctl.service import Service
 from usersd.access import (

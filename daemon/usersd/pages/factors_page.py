@@ -1,8 +1,9 @@
 """What the pages show of second factors."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
+from usersctl.named import NamedTuple
 from usersctl.service import Service
 from usersd.access import ENROLMENT, factor_page
 from usersd.request import Request

@@ -1,8 +1,9 @@
 """What the overview shows: numbers with links to what they count, and a chart for each number of the last days."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from usersctl.models import DayCounts
+from usersctl.named import NamedTuple
 from usersctl.overview import MANY, Overview
 
 WIDTH, HEIGHT, STEP = 600, 100, 20  # of a chart, and from one day to the next, in units of its own

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from usersctl.models import Role, Session, TokenKind, User
+from usersctl.named import NamedTuple
 from usersctl.scopes import Scope
 from usersctl.service import Service
 from usersctl.trail import Wanted as Filter

@@ -1,11 +1,12 @@
 """The buttons of a page that lead to identity providers."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from usersctl.config.providers import ProviderSettings
 from usersctl.models import OAUTH
+from usersctl.named import NamedTuple
 from usersd.request import Request
 
 if TYPE_CHECKING:

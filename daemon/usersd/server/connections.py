@@ -7,13 +7,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from usersctl.config.values import UNIX
+from usersctl.named import NamedTuple
 from usersd.request import MAX_BODY
 from usersd.response import Response, error_response
 from usersd.server.channel import LOOKAHEAD, Channel, InternalChannel

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
+from usersctl.named import NamedTuple
 from usersctl.passwords import WAITING_ROOM
 from usersd.server.connections import Hosted, Server
 from usersd.server.listener import url_of

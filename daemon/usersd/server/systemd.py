@@ -7,7 +7,8 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+
+from usersctl.named import NamedTuple
 
 
 class Notifier(NamedTuple):

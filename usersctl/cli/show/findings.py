@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.output import Output
+from usersctl.named import NamedTuple
 
 STYLES = {"problem": "bold red", "shut": "bold red", "warning": "yellow", "hint": "cyan"}
 STYLES |= {"unchecked": "dim", "note": "dim"}

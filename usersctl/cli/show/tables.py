@@ -1,9 +1,10 @@
 """Tables on a terminal: as wide as the content needs, and times to the minute."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from usersctl.cli.show.cells import Cell, plain
+from usersctl.named import NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console
