@@ -9,6 +9,7 @@ from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 
 MOST_RANGES = 50  # of an API token
+BEYOND_ADDRESSES = 46  # characters: one more than the longest address has
 
 
 @lru_cache(maxsize=1000)  # there are few proxies and few ranges
@@ -23,6 +24,19 @@ def is_in(address: str, networks: tuple[Any, ...]) -> bool:
         return False
     mapped = getattr(parsed, "ipv4_mapped", None)
     return any((mapped or parsed) in network for network in networks if network != UNIX)
+
+
+@lru_cache(maxsize=1000)  # of text that is not long
+def normal_address(text: str) -> str | None:
+    """In its one written form; None if it is no address. A proxy that listens on one socket for both families writes IPv4
+    addresses as mapped ones."""
+    import ipaddress
+
+    try:
+        parsed = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def normal_ranges(texts: Iterable[str]) -> str:

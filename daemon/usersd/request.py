@@ -2,7 +2,6 @@
 believe forwarding headers and forget cookies."""
 
 import base64
-import ipaddress
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
-from usersctl.networks import is_in
+from usersctl.networks import BEYOND_ADDRESSES, is_in, normal_address
 from usersctl.secrets import digest
 from usersd.cookies import DEVICE_PATTERN, TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
@@ -98,13 +97,11 @@ class Request:
             return address
         forwarded: str = self.environ.get("HTTP_X_FORWARDED_FOR", "")
         for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
-            try:
-                # Anything but an address is not believed; a zone may be any text, and is dropped.
-                hop_address = ipaddress.ip_address(hop.strip().strip("[]").partition("%")[0])
-            except ValueError:
+            # Anything but an address is not believed; a zone may be any text, and is dropped.
+            normal = normal_address(hop.strip().strip("[]").partition("%")[0][:BEYOND_ADDRESSES])
+            if normal is None:
                 break
-            # A proxy that listens on one socket for both families writes IPv4 addresses as mapped ones.
-            address = str(getattr(hop_address, "ipv4_mapped", None) or hop_address)
+            address = normal
             if not is_in(address, trusted):
                 break
         return address
