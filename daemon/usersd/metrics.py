@@ -55,6 +55,7 @@ def measuring(host: str, port: int, table: Sequence[Route], processes: int) -> I
 class DatabaseCounts(NamedTuple):
     sessions: int
     letters: dict[str, int]
+    events: dict[str, dict[str, int]]  # of each webhook
     cleaned_at: float | None = None
     cleaned: int = 0
 
@@ -83,7 +84,8 @@ class CachedCounts:
     def _count(self) -> DatabaseCounts:
         with self._service.store.read() as tx:
             cleanup = tx.last_cleanup()
-            counts = DatabaseCounts(tx.count_live_tokens(), tx.count_emails())
+            events = {name: tx.count_events(name) for name, *_ in self._service.settings.webhooks}
+            counts = DatabaseCounts(tx.count_live_tokens(), tx.count_emails(), events)
         if cleanup is None:
             return counts
         removed = cleanup.details.get("expired", 0) + cleanup.details.get("no_expiration", 0)
@@ -129,6 +131,12 @@ class Collector:
         for state, number in counts.letters.items():
             letters.add_metric([state], number)
         yield letters
+        if counts.events:
+            events = Gauge("users_webhook_events", "Events in the outbox.", labels=["webhook", "state"])
+            for webhook, states in counts.events.items():
+                for state, number in states.items():
+                    events.add_metric([webhook, state], number)
+            yield events
         if counts.cleaned_at is not None:
             yield Gauge(
                 "users_cleanup_last_timestamp_seconds", "Time of the last token cleanup.", counts.cleaned_at

@@ -24,6 +24,7 @@ from support.fakes import FakeClock
 from support.web import Client, hosting
 
 from usersctl.config.sources import Loaded, Origin
+from usersctl.config.webhooks import Webhook
 from usersctl.models import User
 from usersctl.service import Service
 from usersd import metrics
@@ -256,6 +257,23 @@ def test_counts_of_sessions_and_emails_are_current(
     assert counts is not None
     assert (counts.sessions, counts.cleaned) == (2, 3)
     assert counts.cleaned_at == clock().timestamp()
+
+
+def test_events_are_counted_for_each_webhook_of_the_configuration(
+    make_service: Callable[..., Service],
+) -> None:
+    none = make_service()
+    with measured(none) as (_, port):
+        assert not [name for name, _ in scraped(port) if name.startswith("users_webhook")]
+    ops = Webhook("ops", "https://ops.example.com/", ())
+    few = Webhook("few", "https://few.example.com/", (), ("user.deleted",))
+    service = make_service(webhooks=(ops, few))
+    service.registration.register("ada@example.com", "Ada", PASSWORD, by=OPERATOR)
+    with measured(service) as (_, port):
+        samples = scraped(port)
+        assert value(samples, "users_webhook_events", webhook="ops", state="waiting") == 1
+        assert ("users_webhook_events", frozenset({"webhook": "few", "state": "waiting"}.items())) in samples
+        assert value(samples, "users_webhook_events", webhook="few", state="waiting") == 0
 
 
 def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
