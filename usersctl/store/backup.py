@@ -41,8 +41,8 @@ def check_in_use(store: Store) -> BackupReport:
 @contextmanager
 def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
     """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
-    with tempfile.TemporaryDirectory(prefix="users-check-") as folder:
-        copy = Path(folder) / "users.db"
+    with database_file.temporary_folder("users-check-") as folder:
+        copy = folder / "users.db"
         try:
             if file.exists() and not file.is_file() and not file.is_dir():
                 raise StoreUnusable(f"{file} is a pipe or a device, not a file")
