@@ -23,6 +23,7 @@ from usersctl.store.opening import open_store
 from usersctl.store.sqlite_store import store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import visible
 
 DELETIONS_WAIT = timedelta(days=7)
 
@@ -289,9 +290,9 @@ class Replacement:
             # An owner may have undone a deletion since then.
             tx.postpone_deletions(DELETIONS_WAIT)
             self.tell_owners(tx)
-            kept = self.kept and self.kept.name
+            kept = self.kept and visible(self.kept.name)
             details: dict[str, Any] = {
-                "backup": self.file.name,
+                "backup": visible(self.file.name),
                 "kept": kept,
                 "replaced_trail": replaced_trail,
             }
