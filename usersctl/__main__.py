@@ -11,6 +11,7 @@ import signal
 import sys
 from contextlib import suppress
 from io import BufferedWriter, FileIO, TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
@@ -186,17 +187,28 @@ def _report(run: Invocation, error: Exception) -> ExitCode:
         return code_of(error)
     if isinstance(error, OSError):
         # An error without a file name comes from one of the standard streams.
-        subject, hint = repr(error.filename), None
+        message, hint = f"{error.filename!r}: {error.strerror or error}", None
         if not error.filename:
-            subject = "Input or output failed"
+            message = f"Input or output failed: {error.strerror or error}"
             if run.out.is_done:
                 hint = "the command has done its work; only its report could not be written"
-        run.out.error(OSError(f"{subject}: {error.strerror or error}"), code="io", hint=hint)
+            elif error.errno == errno.ENOENT and not _is_somewhere():
+                message, hint = "The working folder was removed", "go to another one, and start again"
+        run.out.error(OSError(message), code="io", hint=hint)
         _drop_output()
         return ExitCode.UNUSABLE
     hint = "this is a bug in usersctl: run again with --debug, and report the output"
     run.out.error(error, code="bug", hint=hint)
     return ExitCode.BUG
+
+
+def _is_somewhere() -> bool:
+    """Whether the folder that this process works in still exists."""
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

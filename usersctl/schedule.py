@@ -13,6 +13,7 @@ _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_LAST_YEAR = 2089  # of which the package finds each next slot: the 29 February after 2096 is in 2104
 
 
 def next_slot(line: str, after: datetime | None = None) -> datetime:
@@ -33,10 +34,14 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
     after = after or utc_now()
     # Computed in local wall time, so that a change to summer time on the way does not move the slot.
     wall = after.astimezone().replace(tzinfo=None)
+    # The package knows no year after 2099, which a wrong clock may show. The calendar is the same every 400 years.
+    back = max(0, (wall.year - _LAST_YEAR + 399) // 400) * 400
+    wall = wall.replace(year=wall.year - back)
     slots = (CronTab(part).next(now=wall, default_utc=False, return_datetime=True) for part in _lines(line))
     slot: datetime | None = min((slot for slot in slots if slot is not None), default=None)
     if slot is None:
         raise ValueError("never due")
+    slot = slot.replace(year=slot.year + back)
     # The two readings of a time that comes twice, or never. Which of them has fold=0 depends on the version of Python.
     first, last = sorted(slot.replace(fold=fold).astimezone() for fold in (0, 1))
     # In the hour that comes twice in autumn, the first one may be over. In the hour that spring leaves out, the first one is

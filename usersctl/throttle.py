@@ -178,7 +178,7 @@ class AccountThrottle(NamedTuple):
         doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
         delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
         since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
-        return LockRules(self.of_strangers, self.of_known, since)
+        return LockRules(self.of_strangers, self.of_known, since, stamp(now))
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:

@@ -4,12 +4,14 @@ import os
 import re
 import shutil
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.backups import emails, names, saved
@@ -112,6 +114,7 @@ def test_a_failed_backup_leaves_no_file(usersctl: Command) -> None:
     # A limit of 64 KiB on files stands for a full disk.
     done = usersctl.shell("ulimit -f 64; usersctl db backup saved.db")
     assert (done.code, "the disk is full" in done.stderr) == (6, True), done
+    assert "make room on that disk" in done.stderr
     assert names(usersctl.folder) == before
 
 
@@ -131,6 +134,29 @@ def test_an_interrupted_backup_leaves_no_file(
         service.store.copy(tmp_path / "saved.db", stop)
     assert names(tmp_path) == before
     service.store.copy(tmp_path / "saved.db")
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_temporary_files_are_removed_leaves_none(
+    service: Service, add: Callable[..., User], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: type
+) -> None:
+    add("ada")
+    saved, temporary, remove = tmp_path / "saved.db", tmp_path / "temporary", os.rmdir
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def interrupted(*_words: Any, **_options: Any) -> None:
+        monkeypatch.setattr(os, "rmdir", remove)
+        raise how
+
+    monkeypatch.setattr(os, "rmdir", interrupted)
+    with pytest.raises(how):
+        service.store.copy(saved)
+    assert not list(tmp_path.glob(f"{database_file.UNFINISHED}*"))
+    monkeypatch.setattr(os, "rmdir", interrupted)
+    with pytest.raises(how), backup.checked_copy(saved):
+        pass
+    assert names(temporary) == set()
 
 
 def test_a_backup_ends_despite_constant_writes(

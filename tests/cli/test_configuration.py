@@ -231,13 +231,17 @@ def test_without_a_file_the_defaults_are_used(usersctl: Command) -> None:
 
 
 def test_a_named_configuration_file_must_exist(usersctl: Command) -> None:
-    for words in (["--config", "nowhere.toml"], ["--config", "."], ["--config", ""], ["--config="]):
+    missing, folder = "no such configuration file", "is a folder, a pipe or a device, and has to be a file"
+    for words, problem in (
+        (["--config", "nowhere.toml"], missing),
+        (["--config", "."], folder),
+        (["--config", ""], folder),
+        (["--config="], folder),
+    ):
         done = usersctl(*words, "list")
         assert done.code == 6
-        assert (
-            "no such configuration file\n  --config names it; without that, /etc/users/users.toml or"
-            in done.stderr
-        )
+        hint = "--config names it; without that, /etc/users/users.toml or"
+        assert f": {problem}\n  {hint}" in done.stderr
     done = usersctl("list", env={"USERS_CONFIG": "/nowhere/users.toml"})
     assert (done.code, "/nowhere/users.toml" in done.stderr) == (6, True)
     assert "\n  USERS_CONFIG names it; without that, /etc/users/users.toml or" in done.stderr

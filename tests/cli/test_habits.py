@@ -530,6 +530,12 @@ def test_a_command_needs_no_working_folder(usersctl: Command, words: str, code: 
     assert done.code == code, done
 
 
+def test_a_relative_path_in_a_folder_that_was_removed_is_told_from_a_missing_file(usersctl: Command) -> None:
+    done = usersctl.shell("mkdir gone && cd gone && rmdir ../gone; usersctl list --db users.db")
+    assert (done.code, done.stdout) == (6, "")
+    assert done.stderr == "usersctl: The working folder was removed\n  go to another one, and start again\n"
+
+
 # --- a bug of ours ---
 
 

@@ -1,5 +1,6 @@
 """db move, and the commands on a database that is on a server."""
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -41,6 +42,15 @@ def test_a_move_says_what_it_did_and_how_to_go_on(usersctl: Command, server: Con
     assert seconds >= 0
     assert printed == {"from": str(server), "to": str(back), "accounts": 1, "rows": printed["rows"]}
     assert [row[1] for row in usersctl.ok("list", "--db", "back.db").rows] == [ada.email]
+
+
+def test_a_move_to_a_name_that_is_not_utf_8_says_where_everything_went(usersctl: Command) -> None:
+    (ada,) = usersctl.add("ada", role="admin")
+    there = Path(usersctl.folder, os.fsdecode(b"there-\xff.db"))
+    usersctl.ok("db", "move", there)
+    assert [row[1] for row in usersctl.ok("list", "--db", there).rows] == [ada.email]
+    refused = usersctl("list")
+    assert (refused.code, f"was moved to {usersctl.folder}/there-\\udcff.db\n" in refused.stderr) == (6, True)
 
 
 def test_a_database_that_was_moved_is_refused_with_the_way_on(usersctl: Command, server: Conninfo) -> None:

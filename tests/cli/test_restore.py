@@ -76,6 +76,15 @@ def test_restore_asks_first_and_a_dry_run_changes_nothing(usersctl: Command) -> 
     assert len(emails(usersctl.database)) == 2
 
 
+def test_a_backup_with_a_name_that_is_not_utf_8_is_restored(usersctl: Command) -> None:
+    usersctl.add("ada")
+    file = Path(usersctl.folder, os.fsdecode(b"saved-\xff.db"))
+    usersctl.ok("db", "backup", file)
+    usersctl.ok("db", "restore", file, "--yes")
+    (row,) = usersctl.ok("audit", "--action", "restore", "--json").json
+    assert row["details"]["backup"] == "saved-\\udcff.db"
+
+
 @pytest.mark.sqlite  # backup and database are one file
 def test_restore_refuses_the_database_itself(usersctl: Command) -> None:
     usersctl.add("ada")

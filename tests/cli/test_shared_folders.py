@@ -33,6 +33,21 @@ def of_stranger(path: Path) -> Path:
     return path
 
 
+# --- the emails of a daemon that is not root ---
+
+
+def test_an_email_that_root_writes_into_the_folder_belongs_to_the_owner_of_the_database(
+    usersctl: Command,
+) -> None:
+    usersctl.add("ada")
+    of_stranger(usersctl.database)
+    usersctl.ok("mail", "test", "ada@example.com")
+    folder = usersctl.folder / "mail"
+    for path in (folder, *folder.iterdir()):
+        status = path.lstat()
+        assert (status.st_uid, status.st_gid) == (STRANGER, STRANGER), path
+
+
 # --- the files that an export writes ---
 
 

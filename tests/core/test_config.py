@@ -746,13 +746,22 @@ def test_an_unreadable_file_is_refused_by_its_name(tmp_path: Path, name: str, co
 
 
 @pytest.mark.parametrize("how", ["config", "environment"])
-@pytest.mark.parametrize("what", ["missing", "folder"])
-def test_a_file_named_by_flag_or_environment_must_exist(tmp_path: Path, how: str, what: str) -> None:
-    path = tmp_path if what == "folder" else tmp_path / "users.toml"
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("users.toml", "no such configuration file"),
+        ("", "is a folder, a pipe or a device, and has to be a file"),
+        ("/dev/null", "is a folder, a pipe or a device, and has to be a file"),
+    ],
+)
+def test_a_file_named_by_flag_or_environment_must_exist(
+    tmp_path: Path, how: str, name: str, problem: str
+) -> None:
+    path = tmp_path / name
     asked = {"config": path} if how == "config" else {"env": ENV | {"USERS_CONFIG": str(path)}}
-    with pytest.raises(ConfigError, match="no such configuration file") as error:
+    with pytest.raises(ConfigError) as error:
         load(**({"env": ENV} | asked))
-    assert str(path) in str(error.value)
+    assert str(error.value) == f"{path}: {problem}"
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:

@@ -160,8 +160,9 @@ def test_modes_and_owner_of_the_database_are_checked(
     assert doctor.finds("database-modes")[2] == f"chmod go= {database}"
     database.chmod(0o660)  # an operator gave it to a group on purpose
     assert doctor.finds("database-modes")[0] == "ok"
-    tmp_path.chmod(0o777)
-    assert doctor.finds("database-modes")[2] == f"chmod o-w {tmp_path}"
+    for mode in (0o777, 0o1777):  # a sticky bit keeps nobody from putting a log beside the database
+        tmp_path.chmod(mode)
+        assert doctor.finds("database-modes")[2] == f"chmod o-w {tmp_path}"
     tmp_path.chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert doctor.finds("database-owners")[0] == "hint"

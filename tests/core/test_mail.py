@@ -2,6 +2,7 @@
 
 import email.header
 import email.policy
+import errno
 import html.parser
 import os
 import re
@@ -532,6 +533,16 @@ def test_an_unwritable_folder_keeps_the_email_waiting(tmp_path: Path) -> None:
         FolderSender(tmp_path / "mail")(written(), TO, 1)
     assert not error.value.permanent
     assert "File exists" in str(error.value)
+
+
+def test_a_full_disk_leaves_no_part_of_an_email(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Undeliverable, match="No space left on device"):
+        FolderSender(tmp_path / "mail")(written(), TO, 1)
+    assert not list((tmp_path / "mail").iterdir())
 
 
 def test_newest_emails_come_first_and_other_files_are_ignored(

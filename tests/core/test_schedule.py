@@ -63,6 +63,24 @@ def test_the_next_slot_of_a_line(line: str, due: datetime) -> None:
     assert next_slot(line, NOW) == due
 
 
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize(
+    ("line", "after", "due"),
+    [
+        ("0 2 * * *", datetime(2099, 12, 31, 3, tzinfo=UTC), datetime(2100, 1, 1, 2, tzinfo=UTC)),
+        ("0 0 29 2 *", datetime(2096, 3, 1, tzinfo=UTC), datetime(2104, 2, 29, tzinfo=UTC)),
+        ("0 0 * * mon", datetime(2106, 2, 7, 6, 28, 15, tzinfo=UTC), datetime(2106, 2, 8, tzinfo=UTC)),
+        ("@yearly", datetime(2489, 6, 1, tzinfo=UTC), datetime(2490, 1, 1, tzinfo=UTC)),
+        ("*/15 * * * *", datetime(2500, 3, 1, tzinfo=UTC), datetime(2500, 3, 1, 0, 15, tzinfo=UTC)),
+        ("0 2 * * *", datetime(9998, 12, 31, 3, tzinfo=UTC), datetime(9999, 1, 1, 2, tzinfo=UTC)),
+    ],
+)
+def test_a_line_is_due_also_after_the_last_year_that_the_package_knows(
+    line: str, after: datetime, due: datetime
+) -> None:
+    assert next_slot(line, after) == due
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -89,9 +107,10 @@ def test_the_next_slot_of_a_line(line: str, due: datetime) -> None:
         "@",
     ],
 )
-def test_an_impossible_line_is_a_value_error(line: str) -> None:
+@pytest.mark.parametrize("after", [NOW, datetime(2106, 2, 7, tzinfo=UTC)])
+def test_an_impossible_line_is_a_value_error(line: str, after: datetime) -> None:
     with pytest.raises(ValueError, match=r"."):
-        next_slot(line, NOW)
+        next_slot(line, after)
 
 
 FIELD = st.text("0123456789*/,-LW#?abjmnsu ", max_size=6)

@@ -214,6 +214,14 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.parent / "disk" / "users.db")
+
+
 UNUSABLE_FILES = [
     (text_file, "is not a database"),
     (random_file, "is not a database"),
@@ -224,6 +232,8 @@ UNUSABLE_FILES = [
     (of_the_future, "version 99"),
     (truncated, "is damaged"),
     (folder, "is a folder and no database"),
+    (pipe, "is a pipe or a device and no database"),
+    (link_to_nothing, "is a link to .*/disk/users.db, where no file is"),
 ]
 
 

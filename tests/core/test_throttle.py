@@ -13,7 +13,7 @@ from support.fakes import FakeClock
 
 from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError
 from usersctl.fields import lookup_key
-from usersctl.models import User
+from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -260,6 +260,18 @@ def test_a_check_is_counted_before_it_is_made(service: Service, add: Callable[..
     service.sessions._replace(hasher=Looking(4)).login(ADA, PASSWORD)
     assert seen == [1]
     assert failures(service, user) == 0
+
+
+def test_a_clock_that_is_set_back_leaves_no_account_in_the_list_of_locked_ones(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add("ada")
+    with service.store.write() as tx:
+        for _ in range(service.throttle.before_delay):
+            tx.count_failure(f"user:{ada.id}", ada.id)
+    assert service.accounts.page(UserFilter(state="locked")).users == [ada]
+    clock.move(days=-1)
+    assert service.accounts.page(UserFilter(state="locked")).users == []
 
 
 def test_a_clock_that_is_set_back_does_not_lengthen_the_wait(

@@ -225,15 +225,14 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
     if not dry_run:
         yield run.service(create=True)
         return
-    import tempfile
-
     from usersctl.service import Service
+    from usersctl.store.database_file import temporary_folder
     from usersctl.store.opening import open_store
 
     settings = run.loaded.settings
     database = settings.database
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "users.db"
+    with temporary_folder("users-import-") as folder:
+        copy = folder / "users.db"
         # An import turns an empty file into a database.
         if (
             isinstance(database, Conninfo)

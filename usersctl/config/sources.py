@@ -195,7 +195,10 @@ def find_file(config: Path | None, env: Mapping[str, str]) -> Path | None:
         raise ConfigError(f"{config}: cannot be read: {error.strerror}") from None
     usual = " or ".join(map(str, default_files(env)))
     hint = f"{source} names it; without that, {usual} is used"
-    raise ConfigError(f"{config}: no such configuration file", hint=hint)
+    problem = "no such configuration file"
+    if config.exists():  # as with /dev/null, or a pipe of the shell
+        problem = "is a folder, a pipe or a device, and has to be a file"
+    raise ConfigError(f"{config}: {problem}", hint=hint)
 
 
 def default_files(env: Mapping[str, str]) -> list[Path]:

@@ -116,8 +116,8 @@ def modes(installation: Installation) -> Result:
     read_only = _read_only(installation)
     if read_only is not None:
         return read_only
-    mode = folder.stat().st_mode
-    if mode & 0o002 and not mode & stat.S_ISVTX:
+    # Also with a sticky bit, as in /tmp: a log that another user puts beside the database replaces its content.
+    if folder.stat().st_mode & 0o002:
         return problem(f"every user may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
     modes = {path: path.stat().st_mode for path in _files(installation)}
     # A group that may write was given the file on purpose.

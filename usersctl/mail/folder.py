@@ -26,26 +26,50 @@ def mail_folder(settings: Settings) -> Path:
 
 
 class FolderSender:
-    """Writes each email to a file that only its owner can read."""
+    """Writes each email to a file that only its owner can read. What root writes gets the owner of `beside`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, beside: Path | None = None) -> None:
         self.folder = folder
+        self.beside = beside
 
     def __call__(self, message: "EmailMessage", recipient: str, number: int) -> str:
         del recipient  # the message has it
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
             path = self.folder / f"{number}.eml"
             unfinished = path.with_suffix(".tmp")
             unfinished.unlink(missing_ok=True)
-            with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                file.write(message.as_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
+            try:
+                with os.fdopen(
+                    os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
+                ) as file:
+                    self._give(file.fileno())
+                    file.write(message.as_bytes())
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)  # what a full disk, or a signal, cut off
         except OSError as error:
             raise Undeliverable(f"{self.folder}: {error.strerror}", permanent=False) from None
         return f"written to {path}"
+
+    def _make_folder(self) -> None:
+        is_new = not self.folder.is_dir()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_new:
+            # O_NOFOLLOW: root must not give away the target of a link that another user put there.
+            handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                self._give(handle)
+            finally:
+                os.close(handle)
+
+    def _give(self, handle: int) -> None:
+        """As SQLite does with its files: an email that root sends must not lock out the daemon's own user."""
+        if os.geteuid() == 0 and self.beside is not None and self.beside.exists():
+            owner = self.beside.stat()
+            os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 def remove_emails(folder: Path, before: datetime) -> None:

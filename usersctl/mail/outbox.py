@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -222,7 +223,10 @@ def sender(settings: Settings) -> "Send":
     from usersctl.mail.folder import FolderSender, mail_folder
     from usersctl.mail.smtp import SmtpSender
 
-    return SmtpSender(settings) if settings.mailer_host else FolderSender(mail_folder(settings))
+    if settings.mailer_host:
+        return SmtpSender(settings)
+    database = settings.database
+    return FolderSender(mail_folder(settings), database if isinstance(database, Path) else settings.folder)
 
 
 def link_to(settings: Settings, target: str, token: str, email: str) -> str:

@@ -23,6 +23,7 @@ from usersctl.store.opening import open_store
 from usersctl.store.sqlite_store import store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import visible
 
 DELETIONS_WAIT = timedelta(days=7)
 
@@ -41,8 +42,8 @@ def check_in_use(store: Store) -> BackupReport:
 @contextmanager
 def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
     """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
-    with tempfile.TemporaryDirectory(prefix="users-check-") as folder:
-        copy = Path(folder) / "users.db"
+    with database_file.temporary_folder("users-check-") as folder:
+        copy = folder / "users.db"
         try:
             if file.exists() and not file.is_file() and not file.is_dir():
                 raise StoreUnusable(f"{file} is a pipe or a device, not a file")
@@ -289,9 +290,9 @@ class Replacement:
             # An owner may have undone a deletion since then.
             tx.postpone_deletions(DELETIONS_WAIT)
             self.tell_owners(tx)
-            kept = self.kept and self.kept.name
+            kept = self.kept and visible(self.kept.name)
             details: dict[str, Any] = {
-                "backup": self.file.name,
+                "backup": visible(self.file.name),
                 "kept": kept,
                 "replaced_trail": replaced_trail,
             }

@@ -151,21 +151,37 @@ def copy(
 
 
 @contextmanager
-def new_file(target: Path) -> Iterator[Path]:
-    """An empty file for its owner alone. It gets the name `target` when the block ends without an error."""
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """For its owner alone. A signal that comes while it is removed leaves nothing, unlike with TemporaryDirectory."""
+    import shutil
     import tempfile
 
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """An empty file for its owner alone. It gets the name `target` when the block ends without an error."""
     _refuse_taken(target)
     try:
         # In a temporary folder, so that no file that SQLite creates beside it stays behind.
-        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target.parent) as folder:
-            made = Path(folder) / "users.db"
+        with temporary_folder(UNFINISHED, target.parent) as folder:
+            made = folder / "users.db"
             create_file(made)
             yield made
             _publish(made, target)
     except sqlite3.OperationalError as error:
         if is_without_room(error):
-            raise StoreUnusable(f"No copy in {target.parent}: the disk is full or failing") from None
+            message = f"No copy in {target.parent}: the disk is full or failing"
+            raise StoreUnusable(message, hint="make room on that disk, and try again") from None
         raise
     except OSError as error:
         raise Invalid(f"{target} cannot be written: {error.strerror}") from None

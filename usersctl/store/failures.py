@@ -86,10 +86,16 @@ def locked(locks: LockRules | None) -> tuple[str, dict[str, Any]]:
     """The statement that selects the ids of locked accounts, and its values."""
     if locks is None:
         return "SELECT user_id FROM login_failures WHERE FALSE", {}
-    values: dict[str, Any] = {"of_strangers": locks.of_strangers, "of_known": locks.of_known}
+    values: dict[str, Any] = {
+        "of_strangers": locks.of_strangers,
+        "of_known": locks.of_known,
+        "now": locks.now,
+    }
     conditions = ["failures >= :of_strangers"]
     for n, (failures, since) in enumerate(locks.delays):
-        conditions.append(f"(failures >= :delay{n} AND last_failed_at > :since{n})")
+        conditions.append(
+            f"(failures >= :delay{n} AND last_failed_at > :since{n} AND last_failed_at <= :now)"
+        )
         values |= {f"delay{n}": failures, f"since{n}": since}
     values["least"] = min(locks.of_strangers, *(failures for failures, _ in locks.delays))
     return (

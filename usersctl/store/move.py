@@ -8,6 +8,7 @@ from usersctl.store.conninfo import Conninfo, Database, shown
 from usersctl.store.content import NewDatabase, pour
 from usersctl.store.new_file import new_file
 from usersctl.store.store import Progress, Store
+from usersctl.text import visible
 
 
 def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
@@ -23,7 +24,7 @@ def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
         source.whole()
         with _new(source, to) as new:
             counts = pour(tx, new, progress)
-            source.mark_as_moved(tx, shown(to))
+            source.mark_as_moved(tx, visible(shown(to)))
     return counts
 
 

@@ -43,6 +43,12 @@ class SQLiteStore(Store):
             if path.is_dir():
                 hint = "name a file, with --db or USERS_DATABASE"
                 raise StoreUnusable(f"{path} is a folder and no database", hint=hint)
+            if path.is_symlink() and not path.exists():
+                hint = "its disk may be missing; else remove the link"
+                raise StoreUnusable(f"{path} is a link to {path.readlink()}, where no file is", hint=hint)
+            if path.exists() and not path.is_file():
+                reason = "is a pipe or a device and no database"
+                raise StoreUnusable(f"{path} {reason}", hint=database_file.NAME_ANOTHER)
             if not path.is_file():
                 origin = self._why and f" ({self._why})"
                 raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")
