@@ -137,7 +137,7 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
 
     if adoption is not None and plan.dry_run and not run.out.json:
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
-    with _service(run, dry_run=plan.dry_run) as service, run.out.progress("Hashing passwords") as draw:
+    with _service(run, dry_run=plan.dry_run) as service, run.out.steps() as draw:
         try:
             lifetime = lifetime_of(None) if plan.invite else None
             options = ImportOptions(
@@ -145,7 +145,7 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
                 plan.dry_run,
                 run.actor,
                 report,
-                hashing=draw,
+                progress=draw,
                 invite=lifetime,
                 create_groups=plan.create_groups,
             )
