@@ -304,6 +304,20 @@ def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) ->
     assert "Imported: 4000 created" in screen.text
 
 
+def test_long_checks_show_how_far_they_are(usersctl: Command) -> None:
+    rows = "".join(f"user{number}@example.com\n" for number in range(2_500))
+    file = usersctl.folder / "people.csv"
+    file.write_text(f"email\n{rows}")
+    usersctl.ok("import", file)
+    assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
+    usersctl.ok("db", "backup", "saved.db")
+    for words in (["db", "verify"], ["db", "verify", "saved.db"], ["db", "restore", "saved.db", "--dry-run"]):
+        screen = usersctl.on_terminal(*words)
+        assert "Checking audit" in screen.text, words
+        assert screen.code == 0
+    assert usersctl.ok("db", "verify").stderr == ""
+
+
 def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) -> None:
     usersctl.configure("passwordHashing.rounds = 11\n")
     usersctl.ok("db", "init")
