@@ -304,12 +304,14 @@ def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) ->
     assert "Imported: 4000 created" in screen.text
 
 
-def test_long_checks_show_how_far_they_are(usersctl: Command) -> None:
+def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
     rows = "".join(f"user{number}@example.com\n" for number in range(2_500))
     file = usersctl.folder / "people.csv"
     file.write_text(f"email\n{rows}")
     usersctl.ok("import", file)
     assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
+    for words in (["export", "all.csv"], ["export", "--as-state", "all.toml"]):
+        assert "Writing users" in usersctl.on_terminal(*words).text, words
     usersctl.ok("db", "backup", "saved.db")
     for words in (["db", "verify"], ["db", "verify", "saved.db"], ["db", "restore", "saved.db", "--dry-run"]):
         screen = usersctl.on_terminal(*words)

@@ -15,6 +15,7 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.cli.show.listing import print_json_array
+from usersctl.cli.show.output import Draw, drawn
 from usersctl.errors import Invalid
 from usersctl.text import counted
 
@@ -162,16 +163,22 @@ def export_state(run: "Invocation", file: str) -> None:
     if file == "-":
         write_state(sys.stdout, service, as_json=as_json)
         return
-    with replaced(Path(file)) as target:
-        count = write_state(target, service, as_json=as_json)
+    with replaced(Path(file)) as target, run.out.progress("Writing users") as draw:
+        count = write_state(target, service, draw, as_json=as_json)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})
 
 
-def write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
+def write_state(
+    target: IO[str],
+    service: "Service",
+    draw: Draw = lambda _done, _total=None: None,
+    *,
+    as_json: bool,
+) -> int:
     """Returns how many users it has."""
     write = _write_json if as_json else _write_toml
     with service.desired_state.present() as present:
-        return write(target, present.name, present.groups, map(_entry, present.standings))
+        return write(target, present.name, present.groups, drawn(map(_entry, present.standings), draw))
 
 
 def _write_json(target: IO[str], name: str, groups: list[str], users: Iterable[dict[str, object]]) -> int:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from usersctl.cli.options import Options
 from usersctl.cli.show.cells import Cell, clean, csv_value, one_line, plain, to_json
@@ -16,12 +16,24 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
 
+T = TypeVar("T")
+DRAWN_EVERY = 1000  # rows
+
+
 class Draw(Protocol):
     def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
 
 class DrawStep(Protocol):
     def __call__(self, what: str, done: int, total: int | None = None, /) -> None: ...
+
+
+def drawn(rows: Iterable[T], draw: Draw) -> Iterator[T]:
+    """The same rows, counted by a bar."""
+    for done, row in enumerate(rows):
+        if done % DRAWN_EVERY == 0:
+            draw(done)
+        yield row
 
 
 class Output:
