@@ -156,6 +156,8 @@ def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoRetu
 
 def export_state(run: "Invocation", file: str) -> None:
     """By the suffix JSON, else TOML. On stdout TOML, with --json JSON."""
+    from usersctl.state.reading import LARGEST
+
     service = run.service(write=False)
     if file != "-" and Path(file).suffix.lower() not in (".toml", ".json"):
         raise Invalid(f"Cannot tell the format of {file}", hint="name it .toml or .json")
@@ -166,6 +168,8 @@ def export_state(run: "Invocation", file: str) -> None:
     with replaced(Path(file)) as target, run.out.progress("Writing users") as draw:
         count = write_state(target, service, draw, as_json=as_json)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})
+    if Path(file).stat().st_size > LARGEST:
+        run.out.note(f"Note: `usersctl apply` reads no file of more than {LARGEST // 1024 // 1024} MiB")
 
 
 def write_state(
