@@ -357,6 +357,18 @@ def test_an_export_is_of_one_moment(usersctl: Command) -> None:
     usersctl.ok("apply", "-", "--adopt", stdin=target.getvalue())
 
 
+def test_an_export_that_is_too_large_to_be_applied_says_so(usersctl: Command) -> None:
+    usersctl.add("ada")
+    assert "reads no file" not in usersctl.ok("export", "--as-state", "state.json").stderr
+    with usersctl.service() as service, service.store.write() as tx:
+        for number in range(1_100):
+            tx.add_group("x" * 61_000 + str(number))
+    assert usersctl.ok("export", "--as-state", "state.json").stderr == (
+        "Note: `usersctl apply` reads no file of more than 64 MiB\n"
+    )
+    assert "larger than 64 MiB" in usersctl("apply", "state.json").stderr
+
+
 def disturb_further(service: Service, chance: random.Random) -> None:
     """An invitation by hand, a claim, or a deletion that the owner asked for. Some are refused, as of the last admin."""
     email, other = chance.sample(EMAILS, 2)

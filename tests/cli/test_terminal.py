@@ -5,7 +5,7 @@ import re
 
 import pytest
 from rich.cells import cell_len
-from support.commands import PASSWORD, Command
+from support.commands import HASH, PASSWORD, Command
 from support.databases import add_crowd
 
 from usersctl.cli.snippet import Snippet
@@ -292,6 +292,32 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
     assert "Imported: 8 created" in screen.text
     done = usersctl.ok("import", file, "--on-conflict", "skip")
     assert done.stderr == ""
+
+
+def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) -> None:
+    rows = "".join(f"user{number}@example.com,{HASH}\n" for number in range(4_000))
+    file = usersctl.folder / "people.csv"
+    file.write_text(f"email,password_hash\n{rows}")
+    screen = usersctl.on_terminal("import", file)
+    assert "Checking rows" in screen.text
+    assert "3600/4000" in screen.text
+    assert "Imported: 4000 created" in screen.text
+
+
+def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
+    rows = "".join(f"user{number}@example.com\n" for number in range(2_500))
+    file = usersctl.folder / "people.csv"
+    file.write_text(f"email\n{rows}")
+    usersctl.ok("import", file)
+    assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
+    for words in (["export", "all.csv"], ["export", "--as-state", "all.toml"]):
+        assert "Writing users" in usersctl.on_terminal(*words).text, words
+    usersctl.ok("db", "backup", "saved.db")
+    for words in (["db", "verify"], ["db", "verify", "saved.db"], ["db", "restore", "saved.db", "--dry-run"]):
+        screen = usersctl.on_terminal(*words)
+        assert "Checking audit" in screen.text, words
+        assert screen.code == 0
+    assert usersctl.ok("db", "verify").stderr == ""
 
 
 def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) -> None:

@@ -669,7 +669,7 @@ def without_none(value: dict[str, Any]) -> dict[str, Any]:
 
 def imported(usersctl: Command, form: Format, content: bytes) -> None:
     with usersctl.service() as service:
-        options = ImportOptions("fail", False, OPERATOR, lambda _problem: None, lambda _done, _total: None)
+        options = ImportOptions("fail", False, OPERATOR, lambda _problem: None, lambda *_: None)
         service.transfer.import_rows(read_rows(io.BytesIO(content), form, name="-"), options)
 
 

@@ -93,7 +93,7 @@ rows = st.fixed_dictionaries(
 def outcome(town: Path, people: list[dict[str, Any]], on_conflict: str, batch: int) -> list[object]:
     """The answer of an import, its messages, and every row of the database afterwards."""
     problems: list[RowProblem] = []
-    options = ImportOptions(on_conflict, False, OPERATOR, problems.append, hashing=lambda *_: None)
+    options = ImportOptions(on_conflict, False, OPERATOR, problems.append, progress=lambda *_: None)
     clock = FakeClock()
     clock.move(days=3)
     with TemporaryDirectory() as folder:
@@ -127,7 +127,7 @@ def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
         (f"row {n}", {"email": f"user{n}@example.com", "password_hash": HASH, "oauth_id": f"id-{n}"})
         for n in range(1_000)
     )
-    options = ImportOptions("fail", False, OPERATOR, report=print, hashing=lambda *_: None)
+    options = ImportOptions("fail", False, OPERATOR, report=print, progress=lambda *_: None)
     with statements(service) as run:
         assert service.transfer.import_rows(people, options).created == 1_000
     # The trail gets its rows by one statement, which is reported for each of them.
@@ -135,7 +135,7 @@ def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
 
 
 def test_the_end_of_the_trail_moves_once_for_many_updates_of_an_import(service: Service) -> None:
-    options = ImportOptions("update", False, OPERATOR, report=print, hashing=lambda *_: None)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
     people = [(f"row {n}", {"email": f"user{n}@example.com"}) for n in range(100)]
     assert service.transfer.import_rows(people, options).created == 100
     admins = [(where, row | {"role": "admin"}) for where, row in people]
@@ -147,7 +147,7 @@ def test_the_end_of_the_trail_moves_once_for_many_updates_of_an_import(service: 
 def test_import_and_export_leave_second_factors_alone(service: Service) -> None:
     user = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
     add_authenticator_apps(service, user.id)
-    options = ImportOptions("update", False, OPERATOR, report=print, hashing=lambda *_: None)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
     row = {"email": user.email, "name": "Ada L.", "password_hash": HASH, "role": "admin"}
     assert service.transfer.import_rows([("row 1", row)], options).updated == 1
     assert query(service, "SELECT name, factors FROM users") == [("Ada L.", 1)]

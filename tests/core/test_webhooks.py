@@ -134,7 +134,7 @@ def test_invitations_registrations_imports_and_lockdowns_are_told(
     told.invitations.invite([guest("eve@example.com")], lifetime_of("7d"), by=OPERATOR)
     told.registration.register("bob@example.com", "Bob", PASSWORD, by=Actor("anonymous"))
     told.invitations.withdraw([invited.id], by=OPERATOR)
-    options = ImportOptions("fail", False, OPERATOR, report=print, hashing=lambda *_: None)
+    options = ImportOptions("fail", False, OPERATOR, report=print, progress=lambda *_: None)
     told.transfer.import_rows([("row 1", {"email": "cy@example.com"})], options)
     told.lockdown.start(None, by=OPERATOR)
     told.lockdown.stop(by=OPERATOR)

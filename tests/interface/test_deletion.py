@@ -347,7 +347,7 @@ def test_an_import_that_activates_the_account_cancels_the_deletion(
     site: Site, ada: User, gone: Link, clock: FakeClock
 ) -> None:
     rows = [("line 2", {"email": ADA, "active": "true"})]
-    options = ImportOptions("update", False, OPERATOR, lambda _row: None, lambda _done, _all: None)
+    options = ImportOptions("update", False, OPERATOR, lambda _row: None, lambda *_: None)
     site.service.transfer.import_rows(rows, options)
     assert undo(site, gone).status == 400
     clock.move(days=8)

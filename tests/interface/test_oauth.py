@@ -135,7 +135,7 @@ def as_proven(site: OAuthSite) -> None:
 
 def by_an_import(site: OAuthSite) -> None:
     rows = [("line 2", {"email": "ada@example.com", "password": PASSWORD, "confirmed": "true"})]
-    options = ImportOptions("fail", False, OPERATOR, lambda _row: None, lambda _done, _all: None)
+    options = ImportOptions("fail", False, OPERATOR, lambda _row: None, lambda *_: None)
     site.service.transfer.import_rows(rows, options)
 
 

@@ -155,6 +155,28 @@ def test_lists_are_short_at_first_and_grow_by_links(site: Site, page: Callable[.
     assert "data-more" not in more
 
 
+def test_the_own_lists_of_sessions_and_tokens_are_short_at_first_and_grow_by_links(site: Site) -> None:
+    grace = site.add()
+    own = site.signed_in(grace)
+    for number in range(60):
+        site.service.sessions.login(grace.email, PASSWORD, client=Client(f"192.0.2.{number}", "agent"))
+        site.service.sessions.create_api_token(grace.id, name=f"token {number}", lifetime=None, by=OPERATOR)
+    first = own.get("/account?redirect=/news").body.decode()
+    assert (
+        first.count('data-path="/api/users/me/sessions/'),
+        first.count('data-path="/api/users/me/tokens/'),
+    ) == (49, 50)
+    assert first.count(">this device</span>") == 1
+    assert first.count('href="?redirect=%2Fnews&amp;sessions=500" data-more') == 2
+    assert "Show more of 61" in first
+    more = own.get("/account?sessions=500").body.decode()
+    assert (
+        more.count('data-path="/api/users/me/sessions/'),
+        more.count('data-path="/api/users/me/tokens/'),
+    ) == (60, 60)
+    assert "data-more" not in more
+
+
 def test_a_full_page_with_all_that_it_loads_is_below_60_kb(make_site: Callable[..., Site]) -> None:
     for file in LOCALES:
         site = make_site(locale=file.stem, whitelist=("/register",))

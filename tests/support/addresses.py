@@ -125,5 +125,5 @@ def audit(site: OAuthSite) -> list[str]:
 
 
 def imports(site: OAuthSite, **row: Any) -> None:
-    options = ImportOptions("update", dry_run=False, by=OPERATOR, report=print, hashing=lambda *_: None)
+    options = ImportOptions("update", dry_run=False, by=OPERATOR, report=print, progress=lambda *_: None)
     site.service.transfer.import_rows([("row 1", row)], options)

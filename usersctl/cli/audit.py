@@ -141,8 +141,8 @@ def verify(
     """
     expected = _hash(expect) if expect is not None else None
     run = invocation(ctx)
-    with run.store(write=False).read() as tx:
-        chain = tx.check_audit(expected)
+    with run.store(write=False).read() as tx, run.out.progress("Checking rows") as draw:
+        chain = tx.check_audit(expected, draw)
     rows, head = counted(chain.rows, "row"), chain.head.hex()
     as_json: dict[str, Any] = {"intact": chain.problem is None, "rows": chain.rows, "head": head}
     as_json |= {"first_broken": chain.first_broken, "problem": chain.problem}

@@ -1,7 +1,8 @@
 """db: creates, migrates, backs up, verifies and restores the database."""
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,7 +24,7 @@ from usersctl.text import counted
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
     from usersctl.factors.sealing import Sealer
-    from usersctl.store.checks import BackupReport
+    from usersctl.store.checks import BackupReport, Begins
 
 
 BackupFile = Annotated[Path, Argument(metavar="FILE", help="A file that `db backup` made.")]
@@ -172,12 +173,20 @@ def verify(
     if file is None or is_file_of(file, run.loaded.settings.database):
         # The database in use is not copied: another process may write to it meanwhile.
         store = run.store(write=False)
-        name, report = store.name, backups.check_in_use(store)
+        with _checking(run) as begins:
+            name, report = store.name, backups.check_in_use(store, begins)
     else:
         name = str(file)
-        with backups.checked_copy(file) as (report, _copy):
+        with _checking(run) as begins, backups.checked_copy(file, begins) as (report, _copy):
             pass
     _print_report(run, name, report)
+
+
+@contextmanager
+def _checking(run: "Invocation") -> Iterator["Begins"]:
+    """A bar for the checks of a large database, each of which may take a minute."""
+    with run.out.steps() as draw:
+        yield lambda check, number, of: draw(f"Checking {check}", number, of)
 
 
 def restore(
@@ -201,7 +210,9 @@ def restore(
     name = shown(database)
     if is_file_of(file, database):
         raise Invalid(f"{file} is the database itself", hint="name a file that usersctl db backup made")
-    with backups.checked_copy(file) as (report, copy):
+    with ExitStack() as copies:
+        with _checking(run) as begins:
+            report, copy = copies.enter_context(backups.checked_copy(file, begins))
         if report.problems:
             _refuse_unsound(run, file, report)
         users = report.counts["users"]

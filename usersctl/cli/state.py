@@ -15,6 +15,7 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.cli.show.listing import print_json_array
+from usersctl.cli.show.output import Draw, drawn
 from usersctl.errors import Invalid
 from usersctl.text import counted
 
@@ -155,6 +156,8 @@ def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoRetu
 
 def export_state(run: "Invocation", file: str) -> None:
     """By the suffix JSON, else TOML. On stdout TOML, with --json JSON."""
+    from usersctl.state.reading import LARGEST
+
     service = run.service(write=False)
     if file != "-" and Path(file).suffix.lower() not in (".toml", ".json"):
         raise Invalid(f"Cannot tell the format of {file}", hint="name it .toml or .json")
@@ -162,16 +165,24 @@ def export_state(run: "Invocation", file: str) -> None:
     if file == "-":
         write_state(sys.stdout, service, as_json=as_json)
         return
-    with replaced(Path(file)) as target:
-        count = write_state(target, service, as_json=as_json)
+    with replaced(Path(file)) as target, run.out.progress("Writing users") as draw:
+        count = write_state(target, service, draw, as_json=as_json)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})
+    if Path(file).stat().st_size > LARGEST:
+        run.out.note(f"Note: `usersctl apply` reads no file of more than {LARGEST // 1024 // 1024} MiB")
 
 
-def write_state(target: IO[str], service: "Service", *, as_json: bool) -> int:
+def write_state(
+    target: IO[str],
+    service: "Service",
+    draw: Draw = lambda _done, _total=None: None,
+    *,
+    as_json: bool,
+) -> int:
     """Returns how many users it has."""
     write = _write_json if as_json else _write_toml
     with service.desired_state.present() as present:
-        return write(target, present.name, present.groups, map(_entry, present.standings))
+        return write(target, present.name, present.groups, drawn(map(_entry, present.standings), draw))
 
 
 def _write_json(target: IO[str], name: str, groups: list[str], users: Iterable[dict[str, object]]) -> int:

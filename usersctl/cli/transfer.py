@@ -15,6 +15,7 @@ from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_row
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import invocation, is_yes
 from usersctl.cli.show.cells import one_line
+from usersctl.cli.show.output import drawn
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.named import NamedTuple
@@ -137,7 +138,7 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
 
     if adoption is not None and plan.dry_run and not run.out.json:
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
-    with _service(run, dry_run=plan.dry_run) as service, run.out.progress("Hashing passwords") as draw:
+    with _service(run, dry_run=plan.dry_run) as service, run.out.steps() as draw:
         try:
             lifetime = lifetime_of(None) if plan.invite else None
             options = ImportOptions(
@@ -145,7 +146,7 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
                 plan.dry_run,
                 run.actor,
                 report,
-                hashing=draw,
+                progress=draw,
                 invite=lifetime,
                 create_groups=plan.create_groups,
             )
@@ -314,6 +315,6 @@ def export(
         if to_stdout:
             write_rows(sys.stdout, form, rows, with_hashes=with_hashes, cell=run.out.csv_cell, safe=safe)
             return
-        with replaced(Path(file)) as target:
-            count = write_rows(target, form, rows, with_hashes=with_hashes, safe=safe)
+        with replaced(Path(file)) as target, run.out.progress("Writing users") as draw:
+            count = write_rows(target, form, drawn(rows, draw), with_hashes=with_hashes, safe=safe)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})

@@ -17,7 +17,7 @@ from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersEr
 from usersctl.models import Actor
 from usersctl.named import NamedTuple
 from usersctl.store import database_file
-from usersctl.store.checks import BackupProblem, BackupReport, check, check_on_server
+from usersctl.store.checks import BackupProblem, BackupReport, Begins, check, check_on_server, untold
 from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
 from usersctl.store.sqlite_store import store_error
@@ -30,17 +30,17 @@ DELETIONS_WAIT = timedelta(days=7)
 # --- check ---
 
 
-def check_in_use(store: Store) -> BackupReport:
+def check_in_use(store: Store, begins: Begins = untold) -> BackupReport:
     """Checks the database in one snapshot, where it is."""
     if not isinstance(store.database, Conninfo):
-        return check(store.database)
+        return check(store.database, begins)
     with store.read() as tx:
         store.whole()
-        return check_on_server(tx)
+        return check_on_server(tx, begins)
 
 
 @contextmanager
-def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
+def checked_copy(file: Path, begins: Begins = untold) -> Iterator[tuple[BackupReport, Path]]:
     """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
     with database_file.temporary_folder("users-check-") as folder:
         copy = folder / "users.db"
@@ -56,7 +56,7 @@ def checked_copy(file: Path) -> Iterator[tuple[BackupReport, Path]]:
             raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
         try:
             _upgrade(copy)
-            report = check(copy, read_only=False)
+            report = check(copy, begins, read_only=False)
         except (sqlite3.DatabaseError, UsersError) as error:
             if _lacks_room(error):
                 raise _no_room_for(file) from None

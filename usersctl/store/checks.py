@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -29,7 +29,15 @@ class BackupReport(NamedTuple):
     problems: list[BackupProblem]
 
 
-def check(path: Path, *, read_only: bool = True) -> BackupReport:
+# Is called as each check begins, with its name, its number and how many there are.
+Begins = Callable[[str, int, int], object]
+
+
+def untold(_check: str, _number: int, _of: int) -> None:
+    """For checks that nobody watches."""
+
+
+def check(path: Path, begins: Begins = untold, *, read_only: bool = True) -> BackupReport:
     """Checks a file of the current version in one snapshot."""
     with closing(database_file.connect(path, read_only=read_only)) as connection:
         connection.execute("BEGIN")
@@ -42,18 +50,19 @@ def check(path: Path, *, read_only: bool = True) -> BackupReport:
             "search": _search(connection),
             "audit": _trail(tx),
         }
-        return _report(tx, checks)
+        return _report(tx, checks, begins)
 
 
-def check_on_server(tx: Transaction) -> BackupReport:
+def check_on_server(tx: Transaction, begins: Begins = untold) -> BackupReport:
     """A server checks its pages and references itself."""
     missing = (f"{name} is missing" for name in sorted(tx.missing_parts()))
-    return _report(tx, {"schema": missing, "counts": tx.miscounted(), "audit": _trail(tx)})
+    return _report(tx, {"schema": missing, "counts": tx.miscounted(), "audit": _trail(tx)}, begins)
 
 
-def _report(tx: Transaction, checks: dict[str, Iterator[str]]) -> BackupReport:
+def _report(tx: Transaction, checks: dict[str, Iterator[str]], begins: Begins) -> BackupReport:
     problems = []
-    for name, messages in checks.items():
+    for number, (name, messages) in enumerate(checks.items(), 1):
+        begins(name, number, len(checks))
         try:
             problems += [BackupProblem(name, message) for message in messages]
         except sqlite3.DatabaseError as error:

@@ -35,14 +35,16 @@ class Transfer(NamedTuple):
         # Passwords that still need hashing wait in memory.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
             passwords: dict[int, str] = {}
-            placed = self._checked(rows, passwords, options.report)
+            placed, count = self._checked(rows, passwords, options.report), 0
             while batch := list(islice(placed, self.batch)):
                 file.write(json.dumps(batch) + "\n")  # dump() is several times slower
+                options.progress("Checking rows", count)
+                count += len(batch)
             hashes = dict.fromkeys(passwords, UNUSABLE)
             if not options.dry_run:
-                hashes = self._hashed(passwords, options.hashing)
+                hashes = self._hashed(passwords, options.progress)
             file.seek(0)
-            return self._write(file, hashes, options)
+            return self._write(file, count, hashes, options)
 
     def _checked(
         self, rows: "Iterable[SourceRow]", passwords: dict[int, str], report: Callable[[RowProblem], Any]
@@ -65,7 +67,7 @@ class Transfer(NamedTuple):
         if broken:
             raise BrokenRows(broken)
 
-    def _hashed(self, passwords: dict[int, str], hashing: Callable[[int, int], Any]) -> dict[int, str]:
+    def _hashed(self, passwords: dict[int, str], progress: Callable[..., Any]) -> dict[int, str]:
         from concurrent.futures import ThreadPoolExecutor
 
         hashes: dict[int, str] = {}
@@ -75,17 +77,19 @@ class Transfer(NamedTuple):
                 made = pool.map(self.hasher.hash, passwords.values())
                 for number, password_hash in zip(passwords, made, strict=True):
                     hashes[number] = password_hash
-                    hashing(len(hashes), len(passwords))
+                    progress("Hashing passwords", len(hashes), len(passwords))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
         return hashes
 
-    def _write(self, batches: Iterable[str], hashes: dict[int, str], options: ImportOptions) -> Imported:
+    def _write(
+        self, batches: Iterable[str], count: int, hashes: dict[int, str], options: ImportOptions
+    ) -> Imported:
         with self.store.write(commit=not options.dry_run) as tx:
             had_admin = tx.active_admins() > 0
             issuers = {each.name: each.issuer_of_links or "" for each in self.settings.described_providers}
-            writing = Writing(tx, self.emails, options, issuers)
+            writing, done = Writing(tx, self.emails, options, issuers), 0
             for batch in batches:
                 rows = []
                 for number, where, row in json.loads(batch):
@@ -94,7 +98,9 @@ class Transfer(NamedTuple):
                     if row.pop("confirmed", False):
                         row["email_proven_at"] = tx.now_text
                     rows.append((where, row))
+                options.progress("Writing rows", done, count)
                 writing.write(rows)
+                done += len(rows)
             imported = writing.imported()
             if had_admin and tx.active_admins() == 0:
                 raise LastAdmin

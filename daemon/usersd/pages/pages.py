@@ -224,6 +224,11 @@ def _proof(request: Request, service: Service) -> dict[str, Any]:
 class AccountQuery(Onward):
     linked = optional(string("google"), "The provider that has just been connected.")
     error = optional(string("oauth_failed"), "Why a provider could not be connected.")
+    sessions = number(
+        integer(user_page.OWN_SESSIONS, minimum=1, maximum=user_page.MOST),
+        user_page.OWN_SESSIONS,
+        "Sessions, and API tokens, to list at most; 50 if left out.",
+    )
 
 
 @Operation("accountPage", PAGES, HTML, query=AccountQuery)
@@ -235,6 +240,7 @@ def profile(request: Request, service: Service) -> Response:
     connections = service.identities.connections(user.id)
     linked = {one.name: one for one in connections if one.is_linked}
     then = own_path(query.redirect)
+    shown = ({"redirect": then} if then else {}) | {"sessions": query.sessions}
     # A sign-in through a provider links no account with a second factor whose address is not proven, and ends nothing.
     links_at_sign_in = bool(request.settings.providers) and not linked and not user.factors
     return layout.page(
@@ -246,7 +252,7 @@ def profile(request: Request, service: Service) -> Response:
         proofs=proofs(request, connections, then),
         provider=" / ".join(provider.display for provider in request.settings.providers),
         ends_password=links_at_sign_in and user.email_proven_at is None,
-        **user_page.own_sessions(request, service),
+        **user_page.own_sessions(request, service, shown),
         **factors_page.content(request, service),
         device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
         then=then,

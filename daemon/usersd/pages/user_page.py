@@ -21,6 +21,7 @@ _SYSTEMS = re.compile("Android|iPhone|iPad|Windows|Mac OS X|Linux")
 _NAMES = {"Edg": "Edge", "OPR": "Opera", "Mac OS X": "macOS"}
 
 _SCOPES_OF_USERS = (Scope.ME, Scope.VERIFY)  # the others open what admins may
+OWN_SESSIONS = 50  # that /account shows at first
 GROUPS = 50  # boxes to tick; those of the user beyond them stand in a field
 MOST, STEP = 1000, 10  # how much of a list the page shows, and how many times more each time
 
@@ -73,6 +74,7 @@ def content(
     steps = {step: act for step, act in OF_STEP.items() if act in offered}
     sessions, tokens = _listed(service, user.id)
     history = service.trail.page(Filter(str(user.id)), limit=wanted.rows)
+    query = wanted._asdict()
     return {
         "one": user,
         "email": user.called,
@@ -87,18 +89,13 @@ def content(
         "own_groups": service.groups.of(user.id),
         "managed_by": service.accounts.manager_of(user.id),
         "identities": service.identities.of(user.id),
-        "lines": session_lines(sessions, request.session_id)[: wanted.sessions],
-        "sessions": len(sessions),
-        "more_sessions": _more(wanted, "sessions", len(sessions)),
-        "tokens": session_lines(tokens, None)[: wanted.sessions],
-        "token_count": len(tokens),
-        "more_tokens": _more(wanted, "sessions", len(tokens)),
+        **_session_lists(request, sessions, tokens, query),
         "end": _END,
         "end_all": _END_ALL,
         "factors": factors_page.factors_of(service, user.id),
         "reset_factors": _RESET_FACTORS,
         "rows": history.rows,
-        "more_rows": _more(wanted, "rows", len(history.rows) + (history.next is not None)),
+        "more_rows": _more(query, "rows", len(history.rows) + (history.next is not None)),
         "in_words": in_words,
     }
 
@@ -108,12 +105,12 @@ def _mending(findings: Iterable[Gate], steps: Mapping[Step, Act]) -> set[Act]:
     return {steps[gate.step] for gate in findings if gate.step is not None and gate.step in steps}
 
 
-def _more(wanted: Wanted, name: str, there: int) -> str:
+def _more(query: Mapping[str, Any], name: str, there: int) -> str:
     """The query that shows more of one list, if there is more, up to a thousand."""
-    shown: int = getattr(wanted, name)
+    shown: int = query[name]
     if there <= shown or shown >= MOST:
         return ""
-    return urlencode(wanted._replace(**{name: min(MOST, shown * STEP)})._asdict())
+    return urlencode({**query, name: min(MOST, shown * STEP)})
 
 
 def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: bool) -> list[Act]:
@@ -140,13 +137,11 @@ class SessionLine(NamedTuple):
     session: Session
 
 
-def own_sessions(request: Request, service: Service) -> dict[str, Any]:
-    """Of the caller, for the same lists at /account."""
+def own_sessions(request: Request, service: Service, query: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the caller, for the same lists at /account, whose query this is."""
     user = request.signed_in
-    sessions, tokens = _listed(service, user.id)
     return {
-        "lines": session_lines(sessions, request.session_id),
-        "tokens": session_lines(tokens, None),
+        **_session_lists(request, *_listed(service, user.id), query),
         "scopes": list(Scope) if user.role == Role.ADMIN else _SCOPES_OF_USERS,
         "end": _END,
     }
@@ -159,11 +154,28 @@ def _listed(service: Service, user_id: int) -> tuple[list[Session], list[Session
     return [each for each in listed if each.kind != TokenKind.API], tokens
 
 
-def session_lines(sessions: Iterable[Session], current: int | None) -> list[SessionLine]:
-    """The ones that were used last come first."""
-    newest_first = sorted(
-        sessions, key=lambda session: session.last_used_at or session.created_at, reverse=True
-    )
+def _session_lists(
+    request: Request, sessions: list[Session], tokens: list[Session], query: Mapping[str, Any]
+) -> dict[str, Any]:
+    """At most `query["sessions"]` of each: an account may have any number."""
+    most: int = query["sessions"]
+    return {
+        "lines": _session_lines(sessions, request.session_id, most),
+        "sessions": len(sessions),
+        "more_sessions": _more(query, "sessions", len(sessions)),
+        "tokens": _session_lines(tokens, None, most),
+        "token_count": len(tokens),
+        "more_tokens": _more(query, "sessions", len(tokens)),
+    }
+
+
+def _session_lines(sessions: Iterable[Session], current: int | None, most: int) -> list[SessionLine]:
+    """The current one first, whose use may not be noted yet; then the ones that were used last."""
+
+    def order(session: Session) -> tuple[bool, str]:
+        return session.id == current, session.last_used_at or session.created_at
+
+    newest_first = sorted(sessions, key=order, reverse=True)[:most]
     return [_session_line(session, is_current=session.id == current) for session in newest_first]
 
 

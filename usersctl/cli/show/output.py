@@ -5,7 +5,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from usersctl.cli.options import Options
 from usersctl.cli.show.cells import Cell, clean, csv_value, one_line, plain, to_json
@@ -15,8 +16,24 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
 
+T = TypeVar("T")
+DRAWN_EVERY = 1000  # rows
+
+
 class Draw(Protocol):
     def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
+class DrawStep(Protocol):
+    def __call__(self, what: str, done: int, total: int | None = None, /) -> None: ...
+
+
+def drawn(rows: Iterable[T], draw: Draw) -> Iterator[T]:
+    """The same rows, counted by a bar."""
+    for done, row in enumerate(rows):
+        if done % DRAWN_EVERY == 0:
+            draw(done)
+        yield row
 
 
 class Output:
@@ -140,8 +157,14 @@ class Output:
     @contextmanager
     def progress(self, what: str) -> Iterator[Draw]:
         """A bar on stderr for long work, on a terminal only."""
+        with self.steps() as draw:
+            yield partial(draw, what)
+
+    @contextmanager
+    def steps(self) -> Iterator[DrawStep]:
+        """The same for work of several steps: each has its bar in the place of the one before."""
         if self.quiet or not sys.stderr.isatty():
-            yield lambda _done, _total=None: None
+            yield lambda _what, _done, _total=None: None
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -149,9 +172,17 @@ class Output:
         console = Console(stderr=True, no_color=not self.color)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task(what, total=None, visible=False)
+            task, drawn = progress.add_task("", total=None, visible=False), ""
 
-            def draw(done: int, total: int | None = None) -> None:
-                progress.update(task, completed=done, total=total, visible=done > 0)
+            def draw(what: str, done: int, total: int | None = None) -> None:
+                nonlocal drawn
+                if not done:
+                    return  # what is over at once needs no bar
+                if what == drawn:
+                    progress.update(task, completed=done, total=total)
+                    return
+                # Its speed is its own. This draws at once, and not with the next beat of the bar.
+                progress.reset(task, description=what, completed=done, total=total, visible=True)
+                drawn = what
 
             yield draw
