@@ -23,6 +23,7 @@ from support.documentation import (
     tree_of_commands,
     without_code,
 )
+from support.receivers import table
 from support.web import Client
 
 from usersctl.cli.snippet import Snippet
@@ -174,7 +175,7 @@ def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None
 def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersctl: Command) -> None:
     text = section("docs/operating/observe.md", "Metrics for Prometheus")
     port = free_port()
-    usersctl.configure(f"passwordHashing.rounds = 10\nmetrics.port = {port}\n")
+    usersctl.configure(f"passwordHashing.rounds = 10\nmetrics.port = {port}\n{table(free_port())}")
     with serving(usersctl):
         served = Client(port).get("/metrics").body.decode()
     served_names = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))

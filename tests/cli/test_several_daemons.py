@@ -4,7 +4,9 @@ import json
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,9 +28,10 @@ CONNINFO = "host=a,b dbname=users passfile=/etc/users/pgpass"
 
 
 class StandIn(ThreadingHTTPServer):
-    """Answers with its port, as a daemon that is ready or not."""
+    """Answers with its port, as a daemon that is ready or not, or stands still."""
 
     is_ready = True
+    goes_on: threading.Event | None = None
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", port), _Answer)
@@ -42,6 +45,8 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert isinstance(self.server, StandIn)
+        if self.server.goes_on is not None:
+            self.server.goes_on.wait(60)
         body = str(self.server.server_port).encode()
         self.send_response(503 if self.path == "/ready" and not self.server.is_ready else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -135,6 +140,24 @@ def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: P
                 "5",
                 "The service is not available right now, please try again",
             )
+
+
+def test_nginx_asks_the_next_daemon_if_one_stands_still(usersctl: Command, tmp_path: Path) -> None:
+    needed("nginx")
+    port, *ports = (free_port() for _ in range(4))
+    usersctl.configure(f'baseUrl = "http://localhost:{port}"\n')
+    words = [word for each in ports[:2] for word in ("--daemon", f"127.0.0.1:{each}")]
+    snippet = usersctl.ok("snippet", "nginx", *words, "--app", f"127.0.0.1:{ports[2]}").stdout
+    with ExitStack() as stack:
+        first, _, _ = [stack.enter_context(stand_in(each)) for each in ports]
+        proxy = stack.enter_context(STARTS["nginx"](tmp_path, snippet, port))
+        first.goes_on = threading.Event()
+        stack.callback(first.goes_on.set)
+        with ThreadPoolExecutor(4) as visitors:  # of which some ask the first
+            began = time.monotonic()
+            answers = list(visitors.map(lambda _: proxy.visitor().get("/of-the-application"), range(4)))
+        assert {(answer.status, answer.body.decode()) for answer in answers} == {(200, str(ports[2]))}
+        assert 7 < time.monotonic() - began < 15
 
 
 def test_the_unit_of_several_daemons_is_valid_and_takes_the_port_from_its_name(
