@@ -618,6 +618,17 @@ def test_completion_reads_the_database_of_the_command_line(usersctl: Command, va
     assert "ada@example.com" not in printed
 
 
+@pytest.mark.parametrize("line", ["usersctl ", "usersctl token create ada@example.com --"])
+def test_completion_has_one_line_for_each_candidate_on_a_narrow_terminal(
+    usersctl: Command, line: str
+) -> None:
+    env = {"_USERSCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = usersctl(env=env | {"_TYPER_COMPLETE_ARGS": line, "COLUMNS": "40"})
+    candidates = [each.split("\t") for each in done.stdout.splitlines()]
+    assert len(candidates) > 5
+    assert {len(each) for each in candidates} == {2}  # the word, and what it means
+
+
 def test_completion_is_silent_without_a_database_or_with_a_broken_configuration(usersctl: Command) -> None:
     assert complete(usersctl, "usersctl show a") == []
     usersctl.configure("nonsense")

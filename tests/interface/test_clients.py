@@ -28,6 +28,10 @@ COMPILER = {
     "lib": ["es2023", "dom", "dom.iterable"],
     "outDir": "out",
 }
+# Hey API from 0.95 on takes a fetch of this type only.
+FETCH_OF_NEWER_CLIENTS = (
+    'import { keepingCookies } from "./cookies";\nexport const ours: typeof fetch = keepingCookies();\n'
+)
 RUN = "require(process.argv[1]).tour(process.argv[2]).then((user) => console.log(JSON.stringify(user)))"
 RUN_PYTHON = "import json, sys, tour; print(json.dumps(tour.tour(sys.argv[1]).to_dict()))"
 
@@ -135,6 +139,14 @@ def test_spectral_finds_nothing_but_the_trailing_slash_of_the_specification(
 # --- clients ---
 
 
+def test_the_page_installs_the_typescript_that_is_tested() -> None:
+    tested = json.loads((CLIENTS / "package.json").read_text())["dependencies"]
+    major = tested["typescript"].partition(".")[0]
+    for title in ("openapi-typescript", "Hey API"):
+        command = of_the_page(title, "sh").splitlines()[0]
+        assert command.split()[-1] == f"typescript@{major}"
+
+
 @pytest.mark.parametrize("title", ["openapi-typescript", "Hey API"])
 def test_a_typescript_client_compiles_under_strict_rules_and_makes_the_tour(
     programs: Path, accounts: Site, title: str
@@ -144,6 +156,7 @@ def test_a_typescript_client_compiles_under_strict_rules_and_makes_the_tour(
     document_of(accounts, folder)
     run(*generated(title, programs / "node_modules/.bin"), folder=folder)
     (folder / "cookies.ts").write_text(of_the_page("Cookies", "ts"))
+    (folder / "newer.ts").write_text(FETCH_OF_NEWER_CLIENTS)
     (folder / "tour.ts").write_text(of_the_page(title, "ts"))
     options = {"compilerOptions": COMPILER, "exclude": ["out"]}
     (folder / "tsconfig.json").write_text(json.dumps(options))

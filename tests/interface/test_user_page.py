@@ -219,6 +219,17 @@ def test_an_unknown_user_is_a_page_that_says_so(site: Site, root: User) -> None:
         assert f'<a href="/audit?user={unknown}">'.encode() in reply.body
 
 
+def test_a_client_that_is_no_browser_gets_the_refusals_of_pages_for_admins_as_pages(
+    site: Site, root: User
+) -> None:
+    for client, path, status in (
+        (site.signed_in(root), "/users/999", 404),
+        (site.signed_in(site.add("ada")), "/users", 403),
+    ):
+        reply = client.get(path, headers={"Accept": "application/json"})
+        assert (reply.status, reply.header("Content-Type")) == (status, "text/html; charset=utf-8")
+
+
 SPELLINGS = ["0", "01", "-1", "+1", "1.0", "1e0", "x", "me", "%31%00", "%D9%A1", "1%0a", "%201", "1%20", "9" * 19, "9" * 400, "%2e%2e"]  # fmt: skip
 
 

@@ -261,8 +261,11 @@ def _tree_for(words: Sequence[str]) -> TyperGroup:
     names = _first_words()
     if words and words[0] in names:
         return command_tree(words[0])
-    is_completion = "_USERSCTL_COMPLETE" in os.environ
-    return command_tree(overview=not is_completion and names.isdisjoint(words))
+    return command_tree(overview=not _is_completion() and names.isdisjoint(words))
+
+
+def _is_completion() -> bool:
+    return "_USERSCTL_COMPLETE" in os.environ
 
 
 def _first_words() -> set[str]:
@@ -273,6 +276,8 @@ def run_tree(run: Invocation) -> int:
     """Runs the command line and returns its exit code."""
     if run.options.no_color:
         os.environ["NO_COLOR"] = "1"  # for Typer's own help
+    if _is_completion():
+        os.environ["COLUMNS"] = "10000"  # a description that Typer wraps would be more candidates to fish
     try:
         tree = _tree_for(run.words)
         result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
