@@ -86,7 +86,10 @@ def test_only_some_commands_create_a_missing_database(usersctl: Command, words: 
     [
         (lambda path: path.write_text("this is a letter and no database at all " * 10), "is not a database"),
         (lambda path: path.mkdir(), "is a folder"),
-        (lambda path: path.symlink_to("/nowhere/users.db"), "No database at"),
+        (
+            lambda path: path.symlink_to("/nowhere/users.db"),
+            "is a link to /nowhere/users.db, where no file is",
+        ),
         (lambda path: _sql(path, "CREATE TABLE songs (title)"), "is not a database of usersctl"),
         (lambda path: _sql(path, "PRAGMA application_id = 7; CREATE TABLE users (id)"), "not a database of"),
         (lambda path: _sql(path, "CREATE TABLE users (id)"), "no id, email or password"),

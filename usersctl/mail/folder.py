@@ -67,9 +67,14 @@ class FolderSender:
 
     def _give(self, handle: int) -> None:
         """As SQLite does with its files: an email that root sends must not lock out the daemon's own user."""
-        if os.geteuid() == 0 and self.beside is not None and self.beside.exists():
-            owner = self.beside.stat()
-            os.fchown(handle, owner.st_uid, owner.st_gid)
+        if os.geteuid() != 0 or self.beside is None or not self.beside.exists():
+            return
+        owner, now = self.beside.stat(), os.fstat(handle)
+        if (owner.st_uid, owner.st_gid) != (now.st_uid, now.st_gid):
+            with suppress(
+                PermissionError
+            ):  # a root without all rights, as in a container, writes its emails all the same
+                os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 def remove_emails(folder: Path, before: datetime) -> None:
