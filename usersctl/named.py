@@ -1,6 +1,6 @@
 """Named tuples that are quick to define: the first instance compiles the constructor, not the definition.
 
-A command defines some sixty before it begins, and with those of `typing` that was 7 % of its time.
+A command defines some fifty before it begins, and with those of `typing` that was 7 % of its time.
 """
 
 import sys

@@ -9,7 +9,7 @@ from usersctl.config.values import UNIX
 from usersctl.errors import Invalid
 
 MOST_RANGES = 50  # of an API token
-BEYOND_ADDRESSES = 46  # characters: one more than the longest address has
+LONGEST_ADDRESS = 45  # characters
 
 
 @lru_cache(maxsize=1000)  # there are few proxies and few ranges
@@ -26,10 +26,14 @@ def is_in(address: str, networks: tuple[Any, ...]) -> bool:
     return any((mapped or parsed) in network for network in networks if network != UNIX)
 
 
-@lru_cache(maxsize=1000)  # of text that is not long
 def normal_address(text: str) -> str | None:
     """In its one written form; None if it is no address. A proxy that listens on one socket for both families writes IPv4
     addresses as mapped ones."""
+    return _normal_address(text) if len(text) <= LONGEST_ADDRESS else None
+
+
+@lru_cache(maxsize=1000)
+def _normal_address(text: str) -> str | None:
     import ipaddress
 
     try:

@@ -13,7 +13,7 @@ _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-_LAST_YEAR = 2089  # of which the package finds each next slot: the 29 February after 2096 is in 2104
+_LAST_YEAR = 2095  # from which the package, which knows none after 2099, finds the next 29 February
 
 
 def next_slot(line: str, after: datetime | None = None) -> datetime:
@@ -34,7 +34,7 @@ def next_slot(line: str, after: datetime | None = None) -> datetime:
     after = after or utc_now()
     # Computed in local wall time, so that a change to summer time on the way does not move the slot.
     wall = after.astimezone().replace(tzinfo=None)
-    # The package knows no year after 2099, which a wrong clock may show. The calendar is the same every 400 years.
+    # A wrong clock may show a later year. The calendar is the same every 400 years.
     back = max(0, (wall.year - _LAST_YEAR + 399) // 400) * 400
     wall = wall.replace(year=wall.year - back)
     slots = (CronTab(part).next(now=wall, default_utc=False, return_datetime=True) for part in _lines(line))

@@ -84,7 +84,7 @@ class CachedCounts:
     def _count(self) -> DatabaseCounts:
         with self._service.store.read() as tx:
             cleanup = tx.last_cleanup()
-            events = {name: tx.count_events(name) for name, *_ in self._service.settings.webhooks}
+            events = {hook.name: tx.count_events(hook.name) for hook in self._service.settings.webhooks}
             counts = DatabaseCounts(tx.count_live_tokens(), tx.count_emails(), events)
         if cleanup is None:
             return counts

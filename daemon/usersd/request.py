@@ -15,7 +15,7 @@ from usersctl.errors import Invalid
 from usersctl.fields import is_text, unique_keys
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
-from usersctl.networks import BEYOND_ADDRESSES, is_in, normal_address
+from usersctl.networks import is_in, normal_address
 from usersctl.secrets import digest
 from usersd.cookies import DEVICE_PATTERN, TOKEN_PATTERN, NewCookies, cookie_values
 from usersd.server.lanes import NONBLOCKING
@@ -98,7 +98,7 @@ class Request:
         forwarded: str = self.environ.get("HTTP_X_FORWARDED_FOR", "")
         for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
             # Anything but an address is not believed; a zone may be any text, and is dropped.
-            normal = normal_address(hop.strip().strip("[]").partition("%")[0][:BEYOND_ADDRESSES])
+            normal = normal_address(hop.strip().strip("[]").partition("%")[0])
             if normal is None:
                 break
             address = normal

@@ -4,12 +4,12 @@ import pytest
 from support.commands import Command
 
 from usersctl.models import User
-from usersctl.store import content
+from usersctl.store import progress
 
 
 @pytest.fixture
 def progress_is_drawn_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "DRAWN_EVERY", 1)
+    monkeypatch.setattr(progress, "DRAWN_EVERY", 1)
 
 
 @pytest.fixture

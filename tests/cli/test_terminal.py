@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -283,10 +284,16 @@ def test_json_on_a_terminal_is_json(usersctl: Command) -> None:
 # --- bars ---
 
 
-def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
-    rows = "".join(f"user{number}@example.com,{PASSWORD}\n" for number in range(8))
+def people(usersctl: Command, count: int, **columns: str) -> Path:
+    """A file for an import: so many users, who have these values."""
     file = usersctl.folder / "people.csv"
-    file.write_text(f"email,password\n{rows}")
+    rows = [",".join((f"user{number}@example.com", *columns.values())) for number in range(count)]
+    file.write_text("\n".join((",".join(("email", *columns)), *rows)) + "\n")
+    return file
+
+
+def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
+    file = people(usersctl, 8, password=PASSWORD)
     screen = usersctl.on_terminal("import", file)
     assert "8/8" in screen.text
     assert "Imported: 8 created" in screen.text
@@ -295,20 +302,14 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
 
 
 def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) -> None:
-    rows = "".join(f"user{number}@example.com,{HASH}\n" for number in range(4_000))
-    file = usersctl.folder / "people.csv"
-    file.write_text(f"email,password_hash\n{rows}")
-    screen = usersctl.on_terminal("import", file)
+    screen = usersctl.on_terminal("import", people(usersctl, 4_000, password_hash=HASH))
     assert "Checking rows" in screen.text
     assert "3600/4000" in screen.text
     assert "Imported: 4000 created" in screen.text
 
 
 def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
-    rows = "".join(f"user{number}@example.com\n" for number in range(2_500))
-    file = usersctl.folder / "people.csv"
-    file.write_text(f"email\n{rows}")
-    usersctl.ok("import", file)
+    usersctl.ok("import", people(usersctl, 2_500))
     assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
     for words in (["export", "all.csv"], ["export", "--as-state", "all.toml"]):
         assert "Writing users" in usersctl.on_terminal(*words).text, words
@@ -323,10 +324,9 @@ def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> Non
 def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) -> None:
     usersctl.configure("passwordHashing.rounds = 11\n")
     usersctl.ok("db", "init")
-    rows = "".join(f"user{number}@example.com,{PASSWORD}\n" for number in range(200))
-    file = usersctl.folder / "people.csv"
-    file.write_text(f"email,password\n{rows}")
-    screen = usersctl.on_terminal("import", file, typed=[("/200", "\x03")])
+    screen = usersctl.on_terminal(
+        "import", people(usersctl, 200, password=PASSWORD), typed=[("/200", "\x03")]
+    )
     assert screen.code == 130
     assert "Traceback" not in screen.text
     assert screen.lines[-1] == "usersctl: interrupted"

@@ -18,8 +18,7 @@ from usersctl.errors import OtherVersion, Outdated, ServerAway, StoreUnusable, T
 from usersctl.models import SYSTEM, User
 from usersctl.service import Service
 from usersctl.sessions import Opened
-from usersctl.store import backup
-from usersctl.store import content as content_module
+from usersctl.store import backup, progress
 from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.content import tables
 from usersctl.store.database_file import VERSION
@@ -36,7 +35,7 @@ ODD = 'Ada "Countess"\t\\N\\x41\n of 🐎, \U0010ffff'
 
 @pytest.fixture(autouse=True)
 def progress_is_drawn_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_module, "DRAWN_EVERY", 5)
+    monkeypatch.setattr(progress, "DRAWN_EVERY", 5)
 
 
 def content(database: Database) -> Any:

@@ -169,6 +169,8 @@ def test_the_own_lists_of_sessions_and_tokens_are_short_at_first_and_grow_by_lin
     assert first.count(">this device</span>") == 1
     assert first.count('href="?redirect=%2Fnews&amp;sessions=500" data-more') == 2
     assert "Show more of 61" in first
+    for query in ("sessions=x", "sessions=0", "sessions=1001", "sessions=1&sessions=2"):  # as an empty one
+        assert own.get(f"/account?{query}").body.decode().count('data-path="/api/users/me/tokens/') == 50
     more = own.get("/account?sessions=500").body.decode()
     assert (
         more.count('data-path="/api/users/me/sessions/'),
@@ -246,6 +248,15 @@ def test_another_spelling_of_an_id_is_no_user(site: Site, root: User, id: str) -
 def test_a_malformed_query_is_a_page_that_says_so(site: Site, root: User, query: str) -> None:
     reply = site.signed_in(root).get(f"/users/{root.id}?{query}", headers=BROWSER)
     assert (reply.status, b"<h1>There is no such page</h1>" in reply.body) == (400, True)
+
+
+def test_the_link_to_more_sessions_leads_to_no_other_site(site: Site, root: User) -> None:
+    own = site.signed_in(root)
+    site.service.sessions.login(root.email, PASSWORD)
+    for target in ("https://evil.example/", "//evil.example", "/%5Cevil.example", "javascript:alert(1)"):
+        shown = own.get(f"/account?sessions=1&redirect={target}").body
+        assert b'href="?sessions=10" data-more' in shown
+        assert b"evil.example" not in shown
 
 
 # --- values stay text ---

@@ -15,8 +15,8 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.cli.show.listing import print_json_array
-from usersctl.cli.show.output import Draw, drawn
 from usersctl.errors import Invalid
+from usersctl.store.progress import Progress, unwatched, watched
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -172,17 +172,11 @@ def export_state(run: "Invocation", file: str) -> None:
         run.out.note(f"Note: `usersctl apply` reads no file of more than {LARGEST // 1024 // 1024} MiB")
 
 
-def write_state(
-    target: IO[str],
-    service: "Service",
-    draw: Draw = lambda _done, _total=None: None,
-    *,
-    as_json: bool,
-) -> int:
+def write_state(target: IO[str], service: "Service", progress: Progress = unwatched, *, as_json: bool) -> int:
     """Returns how many users it has."""
     write = _write_json if as_json else _write_toml
     with service.desired_state.present() as present:
-        return write(target, present.name, present.groups, drawn(map(_entry, present.standings), draw))
+        return write(target, present.name, present.groups, watched(map(_entry, present.standings), progress))
 
 
 def _write_json(target: IO[str], name: str, groups: list[str], users: Iterable[dict[str, object]]) -> int:

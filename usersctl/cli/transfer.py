@@ -15,12 +15,12 @@ from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_row
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.questions import invocation, is_yes
 from usersctl.cli.show.cells import one_line
-from usersctl.cli.show.output import drawn
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
 from usersctl.named import NamedTuple
 from usersctl.passwords import ARGON2, MAX_BYTES, MEND_LIBRARY
 from usersctl.store.conninfo import Conninfo, is_file_of
+from usersctl.store.progress import watched
 from usersctl.text import counted
 from usersctl.transfer.rows import Format, SourceRow
 
@@ -316,5 +316,5 @@ def export(
             write_rows(sys.stdout, form, rows, with_hashes=with_hashes, cell=run.out.csv_cell, safe=safe)
             return
         with replaced(Path(file)) as target, run.out.progress("Writing users") as draw:
-            count = write_rows(target, form, drawn(rows, draw), with_hashes=with_hashes, safe=safe)
+            count = write_rows(target, form, watched(rows, draw), with_hashes=with_hashes, safe=safe)
     run.out.result(f"Exported {counted(count, 'user')} to {file}", {"exported": count, "file": file})

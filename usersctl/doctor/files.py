@@ -116,9 +116,12 @@ def modes(installation: Installation) -> Result:
     read_only = _read_only(installation)
     if read_only is not None:
         return read_only
-    # Also with a sticky bit, as in /tmp: a log that another user puts beside the database replaces its content.
-    if folder.stat().st_mode & 0o002:
-        return problem(f"every user may put files into {folder}", f"chmod o-w {shlex.quote(str(folder))}")
+    mode = folder.stat().st_mode
+    if mode & 0o002:  # a log that another user puts beside the database replaces its content
+        message = f"every user may put files into {folder}"
+        if mode & stat.S_ISVTX:  # a folder for all, such as /tmp, has to stay one
+            return problem(message, installation.command("db move FILE"))
+        return problem(message, f"chmod o-w {shlex.quote(str(folder))}")
     modes = {path: path.stat().st_mode for path in _files(installation)}
     # A group that may write was given the file on purpose.
     exposed = [path for path, mode in modes.items() if mode & 0o007 or mode & 0o060 == 0o040]

@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +11,9 @@ from usersctl.clock import moment, stamp
 from usersctl.models import Actor, AuditFilter, AuditPage, AuditRow, User
 from usersctl.named import NamedTuple
 from usersctl.store import chain
+from usersctl.store.progress import Progress, unwatched, watched
 from usersctl.store.statements import Statements
 
-DRAWN_EVERY = 1000  # rows
 LOOKED_AT = 500  # rows for one page: more would take as long as the trail is large
 _NONE = {"user_id": "0", "actor": "''", "action": "''"}  # filters with an index, and SQL for no value
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -205,22 +205,12 @@ class Audit(Statements):
         """The expected row count and last hash of the trail; None if the row was removed."""
         return self._first(chain.Head._make, "SELECT n, hash FROM audit_head")
 
-    def check_audit(
-        self,
-        expected: bytes | None = None,
-        progress: Callable[[int, int | None], object] = lambda _done, _total: None,
-    ) -> chain.ChainResult:
-        """Checks every row against the chain. `progress` is called now and then with the rows that were, and all of them."""
-
-        def drawn(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-            for done, row in enumerate(rows):
-                if done % DRAWN_EVERY == 0:
-                    progress(done, head.rows if head else None)
-                yield row
-
+    def check_audit(self, expected: bytes | None = None, progress: Progress = unwatched) -> chain.ChainResult:
+        """Checks every row against the chain."""
         with self._readable("surrogateescape"):
             head = self.audit_head()
-            return chain.check(drawn(self._stream(f"SELECT {_AUDIT} FROM audit ORDER BY id")), head, expected)
+            rows = self._stream(f"SELECT {_AUDIT} FROM audit ORDER BY id")
+            return chain.check(watched(rows, progress, head.rows if head else None), head, expected)
 
     def check_audit_on(self, after: int, rows: int, at_most: int) -> chain.ChainStep:
         """Checks at most so many rows after this id. `rows`: the number of rows up to this id."""

@@ -17,9 +17,10 @@ from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersEr
 from usersctl.models import Actor
 from usersctl.named import NamedTuple
 from usersctl.store import database_file
-from usersctl.store.checks import BackupProblem, BackupReport, Begins, check, check_on_server, untold
+from usersctl.store.checks import BackupProblem, BackupReport, Begins, check, check_on_server, unseen
 from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
+from usersctl.store.progress import Progress
 from usersctl.store.sqlite_store import store_error
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
@@ -30,7 +31,7 @@ DELETIONS_WAIT = timedelta(days=7)
 # --- check ---
 
 
-def check_in_use(store: Store, begins: Begins = untold) -> BackupReport:
+def check_in_use(store: Store, begins: Begins = unseen) -> BackupReport:
     """Checks the database in one snapshot, where it is."""
     if not isinstance(store.database, Conninfo):
         return check(store.database, begins)
@@ -40,7 +41,7 @@ def check_in_use(store: Store, begins: Begins = untold) -> BackupReport:
 
 
 @contextmanager
-def checked_copy(file: Path, begins: Begins = untold) -> Iterator[tuple[BackupReport, Path]]:
+def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[BackupReport, Path]]:
     """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
     with database_file.temporary_folder("users-check-") as folder:
         copy = folder / "users.db"
@@ -125,9 +126,7 @@ class DatedBackups(NamedTuple):
     stem: str  # the beginning of their names
     keep: int
 
-    def add(
-        self, store: Store, now: datetime, progress: Callable[[int, int], Any]
-    ) -> tuple[Path, dict[str, int], list[Path]]:
+    def add(self, store: Store, now: datetime, progress: Progress) -> tuple[Path, dict[str, int], list[Path]]:
         """Returns the new backup, how many rows it has by table, and the backups that it replaces.
 
         It gets its name when it is verified, so an unsound or interrupted one never counts as one of those to keep.
@@ -212,7 +211,7 @@ class Replacement:
         self.kept: Path | None = None  # the file with the replaced content
         self.is_prepared = False  # the source has the row of this restore, which tells whether it was done
 
-    def run(self, progress: Callable[[int, int], Any]) -> Path | None:
+    def run(self, progress: Progress) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
         with closing(open_store(self.copy, clock=self.now)) as source:
             if isinstance(self.database, Conninfo) or self.database.exists():
@@ -223,7 +222,7 @@ class Replacement:
                 source.copy(self.database, progress)
         return self.kept
 
-    def _replace(self, source: Store, progress: Callable[[int, int], Any]) -> None:
+    def _replace(self, source: Store, progress: Progress) -> None:
         try:
             # An interrupted copy may have left an empty file, which `create` accepts.
             with closing(open_store(self.database, create=True)) as store:

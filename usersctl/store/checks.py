@@ -33,11 +33,11 @@ class BackupReport(NamedTuple):
 Begins = Callable[[str, int, int], object]
 
 
-def untold(_check: str, _number: int, _of: int) -> None:
+def unseen(_check: str, _number: int, _of: int) -> None:
     """For checks that nobody watches."""
 
 
-def check(path: Path, begins: Begins = untold, *, read_only: bool = True) -> BackupReport:
+def check(path: Path, begins: Begins = unseen, *, read_only: bool = True) -> BackupReport:
     """Checks a file of the current version in one snapshot."""
     with closing(database_file.connect(path, read_only=read_only)) as connection:
         connection.execute("BEGIN")
@@ -53,7 +53,7 @@ def check(path: Path, begins: Begins = untold, *, read_only: bool = True) -> Bac
         return _report(tx, checks, begins)
 
 
-def check_on_server(tx: Transaction, begins: Begins = untold) -> BackupReport:
+def check_on_server(tx: Transaction, begins: Begins = unseen) -> BackupReport:
     """A server checks its pages and references itself."""
     missing = (f"{name} is missing" for name in sorted(tx.missing_parts()))
     return _report(tx, {"schema": missing, "counts": tx.miscounted(), "audit": _trail(tx)}, begins)

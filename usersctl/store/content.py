@@ -1,17 +1,15 @@
 """Content: all rows of a database, as they go into a new one, on the same engine or on the other."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import cache
 from typing import Any, Protocol
 
 from usersctl.errors import StoreUnusable
-from usersctl.store.store import Progress
+from usersctl.store.progress import Progress, watched
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import columns_by_table, schema
-
-DRAWN_EVERY = 1000  # rows
 
 
 class NewDatabase(Protocol):
@@ -34,17 +32,9 @@ def pour(source: Transaction, new: NewDatabase, progress: Progress) -> dict[str,
     """Puts all rows of a snapshot into a new database, and checks them there. Returns how many each table has."""
     counts = {table: source.count_rows(table) for table in tables()}
     done, total = 0, sum(counts.values())
-
-    def drawn(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        nonlocal done
-        for row in rows:
-            yield row
-            done += 1
-            if done % DRAWN_EVERY == 0:
-                progress(done, total)
-
     for table, columns in tables().items():
-        new.put(table, columns, drawn(source.all_rows(table, columns)))
+        new.put(table, columns, watched(source.all_rows(table, columns), progress, total, done))
+        done += counts[table]
     made = new.complete(source.last_ids())
     problems = new.problems()
     if made.audit_head() != source.audit_head() or counts != {

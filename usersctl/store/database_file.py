@@ -2,14 +2,14 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from usersctl.errors import Invalid, OtherVersion, StoreUnusable, Taken
 from usersctl.named import NamedTuple
+from usersctl.store.progress import Progress, unwatched
 
 # Counts up when a release changes schema.sql. Every older version is upgraded when it is opened for writing.
 VERSION = 8
@@ -136,9 +136,7 @@ def copy_aside(path: Path, now: datetime) -> Path:
     return target
 
 
-def copy(
-    source: sqlite3.Connection, target: Path, progress: Callable[[int, int], Any] = lambda _done, _total: None
-) -> None:
+def copy(source: sqlite3.Connection, target: Path, progress: Progress = unwatched) -> None:
     """Writes a complete copy, or none, that its owner alone can read. `source` must be in a transaction."""
     with new_file(target) as made:
         # Takes the snapshot. Without one SQLite starts again after every write of others, and under load never ends.

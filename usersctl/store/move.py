@@ -7,7 +7,8 @@ from usersctl.errors import Taken
 from usersctl.store.conninfo import Conninfo, Database, shown
 from usersctl.store.content import NewDatabase, pour
 from usersctl.store.new_file import new_file
-from usersctl.store.store import Progress, Store
+from usersctl.store.progress import Progress
+from usersctl.store.store import Store
 from usersctl.text import visible
 
 

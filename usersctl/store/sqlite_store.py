@@ -13,7 +13,8 @@ from usersctl.clock import Clock
 from usersctl.errors import Busy, Damaged, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.lock_file import FileLocks
-from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
+from usersctl.store.progress import Progress, unwatched
+from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 TRIED_EVERY = 0.002  # seconds, while another process writes
@@ -156,7 +157,7 @@ class SQLiteStore(Store):
     def locks(self) -> closing[FileLocks]:
         return closing(FileLocks(self._path))
 
-    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+    def copy(self, target: Path, progress: Progress = unwatched) -> dict[str, int]:
         """While others write on."""
         with self.read() as tx:
             counts = tx.counts()

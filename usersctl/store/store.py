@@ -17,12 +17,11 @@ from usersctl.store.audit import Told
 from usersctl.store.conninfo import Database, file_of, shown
 from usersctl.store.database_file import VERSION, Migrated
 from usersctl.store.locks import Locks
+from usersctl.store.progress import Progress, unwatched
 from usersctl.store.transaction import Transaction
 
 # After one writer has waited in vain, the others do not wait: their threads are needed by readers.
 PATIENCE_WHILE_HELD = 0.05  # seconds
-
-Progress = Callable[[int, int], object]  # is called with what is done, and the total
 
 
 class Store(ABC):
@@ -165,7 +164,7 @@ class Store(ABC):
     # --- the whole content ---
 
     @abstractmethod
-    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+    def copy(self, target: Path, progress: Progress = unwatched) -> dict[str, int]:
         """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table."""
 
     @abstractmethod

@@ -38,7 +38,7 @@ class Transfer(NamedTuple):
             placed, count = self._checked(rows, passwords, options.report), 0
             while batch := list(islice(placed, self.batch)):
                 file.write(json.dumps(batch) + "\n")  # dump() is several times slower
-                options.progress("Checking rows", count)
+                options.progress("Checking rows", count, None)
                 count += len(batch)
             hashes = dict.fromkeys(passwords, UNUSABLE)
             if not options.dry_run:
@@ -67,7 +67,9 @@ class Transfer(NamedTuple):
         if broken:
             raise BrokenRows(broken)
 
-    def _hashed(self, passwords: dict[int, str], progress: Callable[..., Any]) -> dict[int, str]:
+    def _hashed(
+        self, passwords: dict[int, str], progress: Callable[[str, int, int | None], Any]
+    ) -> dict[int, str]:
         from concurrent.futures import ThreadPoolExecutor
 
         hashes: dict[int, str] = {}

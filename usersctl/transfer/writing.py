@@ -31,7 +31,7 @@ class ImportOptions(NamedTuple):
     dry_run: bool
     by: Actor
     report: Callable[[RowProblem], Any]  # is called for each broken row
-    progress: Callable[..., Any]  # is called with a step, how many it did, and of how many if it knows
+    progress: Callable[[str, int, int | None], Any]  # is called with a step, and how far it is
     invite: timedelta | None = None  # new accounts that nothing opens, for so long
     create_groups: bool = False  # that rows name and that do not exist
 

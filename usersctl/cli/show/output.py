@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from usersctl.cli.options import Options
 from usersctl.cli.show.cells import Cell, clean, csv_value, one_line, plain, to_json
@@ -16,24 +16,12 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
 
-T = TypeVar("T")
-DRAWN_EVERY = 1000  # rows
-
-
 class Draw(Protocol):
     def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
 
 class DrawStep(Protocol):
     def __call__(self, what: str, done: int, total: int | None = None, /) -> None: ...
-
-
-def drawn(rows: Iterable[T], draw: Draw) -> Iterator[T]:
-    """The same rows, counted by a bar."""
-    for done, row in enumerate(rows):
-        if done % DRAWN_EVERY == 0:
-            draw(done)
-        yield row
 
 
 class Output:
@@ -167,22 +155,29 @@ class Output:
             yield lambda _what, _done, _total=None: None
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TaskID,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         console = Console(stderr=True, no_color=not self.color)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
-            task, drawn = progress.add_task("", total=None, visible=False), ""
+            tasks: dict[str, TaskID] = {}  # one at most
 
             def draw(what: str, done: int, total: int | None = None) -> None:
-                nonlocal drawn
                 if not done:
                     return  # what is over at once needs no bar
-                if what == drawn:
-                    progress.update(task, completed=done, total=total)
+                if what in tasks:
+                    progress.update(tasks[what], completed=done, total=total)
                     return
-                # Its speed is its own. This draws at once, and not with the next beat of the bar.
-                progress.reset(task, description=what, completed=done, total=total, visible=True)
-                drawn = what
+                for before in tasks.values():
+                    progress.remove_task(before)
+                tasks.clear()
+                tasks[what] = progress.add_task(what, completed=done, total=total)  # at a speed of its own
 
             yield draw

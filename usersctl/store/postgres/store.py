@@ -16,7 +16,8 @@ from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.locks import ServerLocks
 from usersctl.store.postgres.transaction import APPLICATION, PostgresTransaction
-from usersctl.store.store import PATIENCE_WHILE_HELD, Progress, Store
+from usersctl.store.progress import Progress, unwatched
+from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 try:
@@ -198,7 +199,7 @@ class PostgresStore(Store):
 
     # --- the whole content ---
 
-    def copy(self, target: Path, progress: Progress = lambda _done, _total: None) -> dict[str, int]:
+    def copy(self, target: Path, progress: Progress = unwatched) -> dict[str, int]:
         """The copy is a file."""
         with self.read() as tx, new_file(target) as new:
             self.whole()
