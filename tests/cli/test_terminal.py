@@ -284,7 +284,7 @@ def test_json_on_a_terminal_is_json(usersctl: Command) -> None:
 # --- bars ---
 
 
-def people(usersctl: Command, count: int, **columns: str) -> Path:
+def file_of_people(usersctl: Command, count: int, **columns: str) -> Path:
     """A file for an import: so many users, who have these values."""
     file = usersctl.folder / "people.csv"
     rows = [",".join((f"user{number}@example.com", *columns.values())) for number in range(count)]
@@ -293,7 +293,7 @@ def people(usersctl: Command, count: int, **columns: str) -> Path:
 
 
 def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
-    file = people(usersctl, 8, password=PASSWORD)
+    file = file_of_people(usersctl, 8, password=PASSWORD)
     screen = usersctl.on_terminal("import", file)
     assert "8/8" in screen.text
     assert "Imported: 8 created" in screen.text
@@ -302,14 +302,14 @@ def test_a_progress_bar_is_drawn_on_a_terminal_only(usersctl: Command) -> None:
 
 
 def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) -> None:
-    screen = usersctl.on_terminal("import", people(usersctl, 4_000, password_hash=HASH))
+    screen = usersctl.on_terminal("import", file_of_people(usersctl, 4_000, password_hash=HASH))
     assert "Checking rows" in screen.text
     assert "3600/4000" in screen.text
     assert "Imported: 4000 created" in screen.text
 
 
 def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
-    usersctl.ok("import", people(usersctl, 2_500))
+    usersctl.ok("import", file_of_people(usersctl, 2_500))
     assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
     for words in (["export", "all.csv"], ["export", "--as-state", "all.toml"]):
         assert "Writing users" in usersctl.on_terminal(*words).text, words
@@ -325,7 +325,7 @@ def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) ->
     usersctl.configure("passwordHashing.rounds = 11\n")
     usersctl.ok("db", "init")
     screen = usersctl.on_terminal(
-        "import", people(usersctl, 200, password=PASSWORD), typed=[("/200", "\x03")]
+        "import", file_of_people(usersctl, 200, password=PASSWORD), typed=[("/200", "\x03")]
     )
     assert screen.code == 130
     assert "Traceback" not in screen.text
