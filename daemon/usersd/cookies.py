@@ -25,16 +25,16 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
     return values
 
 
-def without_ours(header: str, session_cookie: str) -> str:
+def without_ours(header: str, cookie_name: str) -> str:
     """A Cookie header for an application behind us: all cookies but those of sessions, known devices and sign-ins."""
-    ours = _ours(session_cookie.removeprefix("__Host-"))
-    return ";".join(part for part in header.split(";") if not ours.search(part)).strip()
+    is_ours = _ours(cookie_name).search
+    return ";".join([part for part in header.split(";") if not is_ours(part)]).strip()
 
 
 @cache
-def _ours(session_cookie: str) -> re.Pattern[str]:
+def _ours(cookie_name: str) -> re.Pattern[str]:
     """Under HTTPS and without it, because one of the two may be left from before. Servers join two headers by a comma."""
-    return re.compile(rf"(^|,)[ \t]*(__Host-)?({re.escape(session_cookie)}(_device)?|{OTHER_COOKIES})=")
+    return re.compile(rf"(^|,)[ \t]*(__Host-)?({re.escape(cookie_name)}(_device)?|{OTHER_COOKIES})=")
 
 
 class NewCookies(dict[str, tuple[str, str]]):

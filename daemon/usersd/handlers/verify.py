@@ -309,12 +309,14 @@ def _passed_on(request: Request, service: Service) -> list[Header]:
     could read cookies here that browsers keep from it."""
     if not request.is_from_trusted_proxy:
         return []
-    cookie = without_ours(request.environ.get("HTTP_COOKIE", ""), request.settings.session_cookie)
+    passed_on = []
+    cookie = without_ours(request.environ.get("HTTP_COOKIE", ""), request.settings.cookie_name)
+    if cookie and _FIELD_VALUE.fullmatch(cookie):
+        passed_on.append(("Cookie", cookie))
     authorization: str = request.environ.get("HTTP_AUTHORIZATION", "")
-    if authorization and _is_token_of_ours(request, service):
-        authorization = ""
-    passed_on = (("Cookie", cookie), ("Authorization", authorization))
-    return [(name, value) for name, value in passed_on if value and _FIELD_VALUE.fullmatch(value)]
+    if authorization and _FIELD_VALUE.fullmatch(authorization) and not _is_token_of_ours(request, service):
+        passed_on.append(("Authorization", authorization))
+    return passed_on
 
 
 def _is_token_of_ours(request: Request, service: Service) -> bool:
