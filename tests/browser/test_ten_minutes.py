@@ -13,8 +13,9 @@ from support.commands import PASSWORD, Command
 from support.daemons import free_port, serving
 from support.documentation import blocks, section
 from support.proxies import needed, started
-from support.servers import installed
+from support.servers import importable, installed
 from support.visitors import Visitor
+from support.web import Client
 
 PAGE = "docs/integrating/ten-minutes.md"
 INSTALL_WITHIN = 120  # seconds
@@ -28,6 +29,15 @@ def flask(usersctl: Command, folder: Path, port: int) -> Iterator[int]:
     command = [installed("flask"), "--app=notes", "run", f"--port={port}"]
     with started(command, folder, port, env=env):
         yield port
+
+
+@contextmanager
+def fastapi(usersctl: Command, folder: Path, port: int) -> Iterator[int]:
+    importable("fastapi", "browser")
+    (folder / "notes.py").write_text(blocks(section(PAGE, "FastAPI"), "python")[0], "utf-8")
+    words = [installed("uvicorn", "browser"), "notes:app", "--host=127.0.0.1", f"--port={port}"]
+    with started(words, folder, port, env={"PYTHONPATH": str(folder)}), behind(usersctl, port) as front:
+        yield front
 
 
 @contextmanager
@@ -70,7 +80,7 @@ def create(usersctl: Command, database: Path) -> None:
     assert usersctl("create", "ada@example.com", *words, stdin=PASSWORD).code == 0
 
 
-@pytest.mark.parametrize("application", [flask, express, static_site])
+@pytest.mark.parametrize("application", [flask, fastapi, express, static_site])
 def test_an_application_of_the_page_has_logins(
     chromium: Any, usersctl: Command, application: Callable[..., Any]
 ) -> None:
@@ -98,3 +108,22 @@ def test_an_application_of_the_page_has_logins(
         visitor.presses("Sign out")
         visitor.is_at("/login?redirect=/")
         assert visitor.odd == []
+
+
+def test_the_dependencies_for_fastapi_refuse_whom_no_proxy_names_and_who_is_no_admin(
+    usersctl: Command,
+) -> None:
+    port = free_port()
+    user = {
+        "Remote-User": "7",
+        "Remote-Email": "ada@example.com",
+        "Remote-Name": "Ada",
+        "Remote-Role": "user",
+    }
+    with fastapi(usersctl, usersctl.folder, port):
+        client = Client(port)
+        assert client.get("/").status == client.get("/", headers={"Remote-User": ""}).status == 401
+        assert client.get("/", headers=user).status == 200
+        assert client.get("/report", headers=user).json == {"detail": "Admin access required"}
+        reply = client.get("/report", headers=user | {"Remote-Role": "admin", "Remote-Name": "Zo%C3%AB"})
+        assert reply.json == {"report": "for Zoë"}
