@@ -18,7 +18,7 @@ from support.web import Client, Site
 
 MADE = of_packages()
 PEOPLE = 500
-SIGNING_IN = PEOPLE if LONG else 20
+SIGNING_IN = PEOPLE if LONG else 8
 DIFFERENT = 20  # hashes of Django, which take as long to make as to check
 
 
