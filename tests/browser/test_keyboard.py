@@ -172,6 +172,29 @@ def test_results_and_the_number_of_chosen_users_are_read_aloud(house: House, vis
     }
 
 
+def test_an_error_at_the_field_that_has_the_focus_already_is_read_aloud(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.expected = {400}
+    ada.site.add()
+    ada.goes("/login")
+    password = ada.field("Password")
+    ada.fills(Email="ada@example.com")
+    password.press("Enter")
+    expect(ada.page.get_by_role("alert")).to_have_text("Please fill in this field.")
+    expect(password).to_have_accessible_error_message("Please fill in this field.")
+    # A field that gets the focus is read aloud with its error, once.
+    ada.fills(Email="")
+    password.press("Enter")
+    ada.has_focus_on(ada.field("Email"))
+    expect(ada.page.get_by_role("alert")).to_have_count(1)
+    ada.signs_in()
+    ada.goes("/account")
+    current = ada.field("Current password")
+    ada.fills(Current_password="wrong", New_password=PASSWORD + "2", New_password__once_more=PASSWORD + "2")
+    current.press("Enter")
+    expect(ada.page.get_by_role("alert")).to_have_text("Current password is incorrect.")
+
+
 def test_password_managers_find_their_fields(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add()
