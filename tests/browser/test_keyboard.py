@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from support.commands import PASSWORD
+import pytest
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.looks import LINK
 from support.visitors import Visitor, all_users, expect
 from support.web import Site
@@ -141,6 +142,59 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.page.keyboard.press("Enter")
     ada.sees("Accounts whose sessions have ended: 0.")
     ada.has_focus_on(ada.page.get_by_label("Choose all on this page"))
+
+
+# Whether the element with the focus, or a part of it, can be seen.
+SEEN = """() => {
+  const focused = document.activeElement, { left, top, width, height } = focused.getBoundingClientRect();
+  return [0.1, 0.5, 0.9].some((part) => {
+    const hit = document.elementFromPoint(left + width / 2, top + height * part);
+    return hit === focused || focused.contains(hit) || hit?.contains(focused);
+  });
+}"""
+
+
+@pytest.mark.slow
+def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    for number in range(30):
+        create_user(site.service, f"user{number}@example.com", f"User {number}", None, by=OPERATOR)
+    ada = visit(site, viewport={"width": 1280, "height": 600})
+
+    def goes_back(steps: int) -> None:
+        for _ in range(steps):
+            ada.page.keyboard.press("Shift+Tab")
+            focused = "document.activeElement.outerHTML.slice(0, 200)"
+            assert ada.page.evaluate(SEEN), ada.page.evaluate(focused)
+
+    all_users(ada)
+    ada.page.get_by_label("Choose all on this page").check()
+    ada.page.get_by_role("link", name="User 9").focus()
+    goes_back(58)
+    ada.goes("/account")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    ada.page.get_by_text("Delete my account …").focus()
+    goes_back(16)
+
+
+def test_a_refusal_is_not_hidden_by_the_bar_of_the_chosen_users(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    for number in range(30):
+        create_user(site.service, f"user{number}@example.com", f"User {number}", None, by=OPERATOR)
+    ada = visit(site, viewport={"width": 1280, "height": 600})
+    ada.expected = {503}
+    all_users(ada)
+    ada.page.get_by_label("Choose all on this page").check()
+    ada.page.get_by_role("link", name="User 9").scroll_into_view_if_needed()
+    ada.page.route("**/api/users/bulk", lambda route: route.fulfill(status=503, body="{}"))
+    ada.presses("End sessions")
+    ada.page.get_by_role("dialog").get_by_role("button", name="End sessions").click()
+    ada.sees("Too much is going on right now.")
+    ada.page.locator("#notes .note").evaluate("note => note.focus({ preventScroll: true })")
+    assert ada.page.evaluate(SEEN)
 
 
 def test_the_focus_stays_on_a_row_that_is_replaced_meanwhile(house: House, visit: Visit) -> None:
