@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from support.commands import PASSWORD
+import pytest
+from support.commands import OPERATOR, PASSWORD, create_user
 from support.looks import LINK
 from support.visitors import Visitor, all_users, expect
 from support.web import Site
@@ -143,6 +144,59 @@ def test_users_are_managed_by_keyboard(house: House, visit: Visit) -> None:
     ada.has_focus_on(ada.page.get_by_label("Choose all on this page"))
 
 
+# Whether the element with the focus, or a part of it, can be seen.
+SEEN = """() => {
+  const focused = document.activeElement, { left, top, width, height } = focused.getBoundingClientRect();
+  return [0.1, 0.5, 0.9].some((part) => {
+    const hit = document.elementFromPoint(left + width / 2, top + height * part);
+    return hit === focused || focused.contains(hit) || hit?.contains(focused);
+  });
+}"""
+
+
+@pytest.mark.slow
+def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    for number in range(30):
+        create_user(site.service, f"user{number}@example.com", f"User {number}", None, by=OPERATOR)
+    ada = visit(site, viewport={"width": 1280, "height": 600})
+
+    def goes_back(steps: int) -> None:
+        for _ in range(steps):
+            ada.page.keyboard.press("Shift+Tab")
+            focused = "document.activeElement.outerHTML.slice(0, 200)"
+            assert ada.page.evaluate(SEEN), ada.page.evaluate(focused)
+
+    all_users(ada)
+    ada.page.get_by_label("Choose all on this page").check()
+    ada.page.get_by_role("link", name="User 9").focus()
+    goes_back(58)
+    ada.goes("/account")
+    ada.presses("Save")
+    ada.sees("Saved.")
+    ada.page.get_by_text("Delete my account …").focus()
+    goes_back(16)
+
+
+def test_a_refusal_is_not_hidden_by_the_bar_of_the_chosen_users(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    for number in range(30):
+        create_user(site.service, f"user{number}@example.com", f"User {number}", None, by=OPERATOR)
+    ada = visit(site, viewport={"width": 1280, "height": 600})
+    ada.expected = {503}
+    all_users(ada)
+    ada.page.get_by_label("Choose all on this page").check()
+    ada.page.get_by_role("link", name="User 9").scroll_into_view_if_needed()
+    ada.page.route("**/api/users/bulk", lambda route: route.fulfill(status=503, body="{}"))
+    ada.presses("End sessions")
+    ada.page.get_by_role("dialog").get_by_role("button", name="End sessions").click()
+    ada.sees("Too much is going on right now.")
+    ada.page.locator("#notes .note").evaluate("note => note.focus({ preventScroll: true })")
+    assert ada.page.evaluate(SEEN)
+
+
 def test_the_focus_stays_on_a_row_that_is_replaced_meanwhile(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add(role="admin")
@@ -170,6 +224,29 @@ def test_results_and_the_number_of_chosen_users_are_read_aloud(house: House, vis
         "Chosen: 1",
         "No users found.",
     }
+
+
+def test_an_error_at_the_field_that_has_the_focus_already_is_read_aloud(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.expected = {400}
+    ada.site.add()
+    ada.goes("/login")
+    password = ada.field("Password")
+    ada.fills(Email="ada@example.com")
+    password.press("Enter")
+    expect(ada.page.get_by_role("alert")).to_have_text("Please fill in this field.")
+    expect(password).to_have_accessible_error_message("Please fill in this field.")
+    # A field that gets the focus is read aloud with its error, once.
+    ada.fills(Email="")
+    password.press("Enter")
+    ada.has_focus_on(ada.field("Email"))
+    expect(ada.page.get_by_role("alert")).to_have_count(1)
+    ada.signs_in()
+    ada.goes("/account")
+    current = ada.field("Current password")
+    ada.fills(Current_password="wrong", New_password=PASSWORD + "2", New_password__once_more=PASSWORD + "2")
+    current.press("Enter")
+    expect(ada.page.get_by_role("alert")).to_have_text("Current password is incorrect.")
 
 
 def test_password_managers_find_their_fields(house: House, visit: Visit) -> None:

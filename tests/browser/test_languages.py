@@ -127,6 +127,16 @@ def test_a_page_is_written_from_right_to_left_for_such_a_language(
         assert visitor.page.evaluate(WIDE) == 0, path
 
 
+def test_the_time_of_an_invitation_is_in_the_case_that_german_asks_for(house: House, visit: Visit) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    ada = visit(site, locale="de-DE")
+    ada.context.add_cookies([{"name": "auth_token", "value": token, "url": ada.base}])
+    ada.goes("/users")
+    ada.presses("Einladen")
+    expect(ada.field("Läuft ab nach").locator("option:checked")).to_have_text("7 Tagen")
+
+
 def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     site = house(locale="de", require_numbers=True)
     site.add(role="admin", password="correct horse 7")

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
-from support.looks import HTML, LINK, PHONE, looks_well, violations
+from support.looks import HTML, LINK, PHONE, WIDE, looks_well, violations
 from support.visitors import Visitor, all_users, expect
 from support.web import Site
 
 from usersctl.config.providers import PRESETS
 from usersctl.factors import totp
 from usersctl.invitations import guest
+from usersctl.mail.writer import Writer
 from usersctl.models import Client
 
 Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
 LONG = "w" * 60
+NARROW = {"width": 320, "height": 640}  # also a desk at a zoom of 400 %
 
 
 def at(path: str) -> Callable[[Visitor], None]:
@@ -394,6 +396,42 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
     visitor.expected = {400, 401, 403}
     SIGHTS[sight](visitor)
     looks_well(visitor.page)
+
+
+def test_the_pages_of_the_interface_fit_at_a_zoom_of_400_percent(house: House, visit: Visit) -> None:
+    visitor = visit(house(), viewport=NARROW)
+    visitor.goes("/api/users/docs")
+    for part in visitor.page.locator("details").all():
+        part.evaluate("part => part.open = true")
+    assert visitor.page.evaluate(WIDE) == 0
+    expect(visitor.page.get_by_role("group", name="An example of the body").first).to_be_visible()
+
+
+def test_a_refusal_has_a_border_where_the_colours_are_those_of_the_visitor(
+    house: House, visit: Visit
+) -> None:
+    visitor = visit(house(), forced_colors="active")
+    visitor.expected = {401}
+    visitor.site.add()
+    wrong_login(visitor)
+    note = visitor.page.locator(".refused:visible")
+    expect(note).to_have_css("border-top-width", "1px")
+    expect(note).to_have_css("border-top-color", "rgb(0, 0, 0)")
+
+
+@pytest.mark.parametrize("kind", ["approve-new-email", "email-kept", "test"])
+def test_an_email_with_a_long_address_fits_on_a_phone(house: House, visit: Visit, kind: str) -> None:
+    site = house()
+    address = "maximiliane.musterfrau@zweigstelle.verwaltung.example.com"
+    letter = Writer(site.service.settings).write(
+        kind, address, link="https://example.com/", new_email=address, message_id="1", date=now(site)
+    )
+    part = letter.get_body(("html",))
+    assert part is not None
+    visitor = visit(site, viewport=NARROW)
+    visitor.page.set_content(part.get_content())
+    visitor.sees(address)
+    assert visitor.page.evaluate(WIDE) == 0
 
 
 # --- the colours, logo and name of an operator ---

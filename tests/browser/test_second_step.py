@@ -132,6 +132,7 @@ def test_recovery_codes_are_copied_downloaded_and_made_anew(
     ada.sees("Keep them where you find them")
     ada.presses("Copy")
     ada.sees("Copied")
+    expect(ada.button("Copied")).to_have_attribute("aria-live", "polite")  # read aloud
     assert ada.page.evaluate("navigator.clipboard.readText()").split() == fresh
     with ada.page.expect_download() as download:
         ada.follows("Download")
@@ -142,6 +143,20 @@ def test_recovery_codes_are_copied_downloaded_and_made_anew(
     ada.page.emulate_media(media="print")
     expect(ada.page.locator("#codes-list")).to_be_visible()
     expect(ada.page.get_by_role("navigation")).to_be_hidden()
+
+
+def test_recovery_codes_are_printed_once_and_all_of_them(site: Site, visit: Visit, clock: FakeClock) -> None:
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/account")
+    enrols(ada, clock)
+    ada.page.set_viewport_size({"width": 320, "height": 480})  # where the list is scrolled
+    ada.presses("Make new codes")
+    ada.page.get_by_role("dialog").get_by_role("button", name="Make new codes").click()
+    ada.sees("Keep them where you find them")
+    assert len(re.findall(rb"/Type */Page\b", ada.page.pdf(format="A4"))) == 1
+    ada.page.emulate_media(media="print")
+    scrolled = "dialog => dialog.scrollHeight > dialog.clientHeight"
+    assert not ada.page.locator("#codes").evaluate(scrolled)
 
 
 def test_a_device_is_not_asked_again_for_thirty_days(site: Site, visit: Visit, clock: FakeClock) -> None:

@@ -75,6 +75,20 @@ def test_a_token_is_made_shown_once_copied_and_ended(site: Site, visit: Visit) -
     assert status(site, token) == 401
 
 
+def test_a_token_is_selected_where_the_browser_refuses_the_clipboard(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    refusal = "() => Promise.reject(new DOMException('', 'NotAllowedError'))"
+    ada.page.add_init_script(f"Clipboard.prototype.writeText = {refusal}")
+    ada.signs_in(at="/login?redirect=/account")
+    opens_form(ada, "backup")
+    ada.presses("Make token")
+    dialog = ada.page.get_by_role("dialog", name="Your new token")
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    token = dialog.locator("code").inner_text()
+    ada.waits(lambda: ada.page.evaluate("String(getSelection())") == token)
+    expect(dialog.get_by_role("button", name="Copy", exact=True)).to_be_visible()
+
+
 def test_tokens_stand_beside_sessions_and_not_among_them(site: Site, visit: Visit) -> None:
     site.service.sessions.create_api_token(1, name="nightly", lifetime=None, by=OPERATOR)
     ada = visit(site)

@@ -55,6 +55,13 @@ def test_an_admin_filters_the_trail_and_comes_back(site: Site, visit: Visit, scr
     assert visitor.page.locator(".what").all_text_contents() == ["update", "create"]
 
 
+def test_a_date_is_not_cut_off_at_a_zoom_of_400_percent(site: Site, visit: Visit) -> None:
+    visitor = visit(site, viewport={"width": 320, "height": 640})
+    visitor.signs_in(at="/login?redirect=/audit")
+    for label in ("From (UTC)", "To (UTC)"):
+        assert visitor.field(label).bounding_box()["width"] > 160, label
+
+
 def test_an_admin_checks_the_whole_chain(site: Site, visit: Visit) -> None:
     visitor = visit(site)
     visitor.signs_in(at="/login?redirect=/audit")

@@ -33,13 +33,18 @@ if (addTotp) onPress(addTotp, async () => {
   $("#totp-code").focus();
 });
 
-// A button that copies the text. Browsers have a clipboard at https and on this machine only.
-function offerCopy(button, text) {
+// A button that copies the text. Browsers have a clipboard at https and on this machine only. If one refuses it, what is
+// `shown` of the text is selected, to be copied by hand.
+function offerCopy(button, text, shown) {
   button.hidden = !navigator.clipboard;
   button.textContent = t("codes.copy");
   button.onclick = async () => {
-    await navigator.clipboard.writeText(text);
-    button.textContent = t("codes.copied");
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = t("codes.copied");
+    } catch {
+      getSelection().selectAllChildren(shown);
+    }
   };
 }
 
@@ -48,7 +53,7 @@ showCodes = (codes) => {
   const dialog = $("#codes");
   $("#codes-list").replaceChildren(...codes.map((code) => make("li", "", make("code", "", code))));
   $("#codes-download").href = URL.createObjectURL(new Blob([codes.join("\n") + "\n"], { type: "text/plain" }));
-  offerCopy($("#codes-copy"), codes.join("\n"));
+  offerCopy($("#codes-copy"), codes.join("\n"), $("#codes-list"));
   $("#totp").close();
   openDialog(dialog);
   $("#codes-title").focus();

@@ -324,6 +324,8 @@ function problem(input) {
 
 function mark(input, text) {
   const note = $(`#${input.id}-error`);
+  // A field that gets the focus is read aloud with its error. One that has it already is not.
+  note.role = input === document.activeElement ? "alert" : null;
   show(note, text);
   input.setAttribute("aria-invalid", "true");
   input.setAttribute("aria-errormessage", note.id);

@@ -8,7 +8,7 @@ if (makeToken) {
   on(dialog, "cancel", (event) => event.preventDefault());
   showToken = (token) => {
     text.textContent = token;
-    offerCopy($("#token-copy"), token);
+    offerCopy($("#token-copy"), token, text);
     makeToken.reset();
     details.open = false;
     openDialog(dialog, () => $("summary", details));
