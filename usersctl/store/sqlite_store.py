@@ -18,6 +18,8 @@ from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 TRIED_EVERY = 0.002  # seconds, while another process writes
+# Pages in the log: with those of another transaction of a cleanup they are as many as a login would carry.
+RESTARTED_FROM = 2_000
 
 
 class SQLiteStore(Store):
@@ -214,15 +216,17 @@ class SQLiteStore(Store):
             self._carry_log("TRUNCATE", patience=0)
 
     def checkpoint(self) -> None:
-        self._carry_log("RESTART", patience=0.05)
+        """The log begins anew only if it is long: with a login meanwhile, that is a second wait for the disk."""
+        self._carry_log("RESTART", patience=0.05, longer_than=RESTARTED_FROM)
 
-    def _carry_log(self, at_the_end: str, *, patience: float) -> None:
+    def _carry_log(self, at_the_end: str, *, patience: float, longer_than: int = -1) -> None:
         """The end of the work blocks other connections, so it waits for them only `patience` seconds."""
         with self._errors_in_words():
             connection = self._connection(to_write=True)
             self._set_patience(connection, patience)
-            for how in ("PASSIVE", at_the_end):
-                connection.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+            _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if pages > longer_than:
+                connection.execute(f"PRAGMA wal_checkpoint({at_the_end})").fetchone()
 
     @contextmanager
     def many_changes(self) -> Iterator[None]:
