@@ -225,8 +225,9 @@ def test_mail_test_ends_with_exit_code_7_when_the_server_refuses(usersctl: Comma
     assert (done.error["code"], done.error["message"]) == ("undeliverable", "550 relaying denied")
     port = closed_port()
     configure(usersctl, port)
-    done = usersctl("mail", "test", ADA)
+    done = usersctl("mail", "test", ADA, "--config", usersctl.config)
     assert done.code == 7
+    assert done.stderr.endswith(f"see: usersctl config show --origin --config {usersctl.config}\n")
     assert done.stderr.startswith(f"usersctl: 127.0.0.1:{port}: Connection refused\n")
 
 
