@@ -8,7 +8,7 @@ from typing import Any
 
 from usersctl.clock import moment, stamp
 from usersctl.errors import Busy, StoreUnusable
-from usersctl.models import BEHIND, EmailState, QueuedEmail
+from usersctl.models import EmailState, QueuedEmail
 from usersctl.named import NamedTuple
 from usersctl.store.lock_file import HAS_BYTE_LOCKS
 from usersctl.store.locks import Locks
@@ -50,12 +50,13 @@ class Attempt(NamedTuple):
 def first_due(store: Store, webhook: str = "") -> tuple[str | None, datetime]:
     """When the next email, or event for a webhook, is due, and the present moment."""
     with store.glance() as tx:
-        due, now = tx.next_email_due(webhook), tx.now
+        due, now, last = tx.next_email_due(webhook), tx.now, tx.last_email_due(webhook)
     latest = stamp(now + LATEST)
-    if due is not None and latest < due < BEHIND:
+    # Others that are due sooner tell nothing: a pause of their receiver, by the same clock, may keep them back.
+    if last is not None and last > latest:
         with store.write() as tx:
             tx.hasten_emails(webhook, latest)
-        due = stamp(now)
+        due = min(due or last, stamp(now))
     return due, now
 
 

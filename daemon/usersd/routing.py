@@ -52,6 +52,7 @@ class Limit(Enum):
     REGISTRATIONS = "registrations an hour"
     FORGOTS = "forgotten passwords a minute"
     OWN_CHANGES = "changes of one's own account an hour"
+    OWN_FACTORS = "changes of one's own second factors an hour"  # for the account alone
     WAYS_TO_PROVIDER = "sign-ins through the provider that begin, a minute"
     WAYS_BACK = "sign-ins through the provider that come back, a minute"
 

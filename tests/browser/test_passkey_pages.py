@@ -15,6 +15,7 @@ Visit = Callable[..., Visitor]
 House = Callable[..., Site]
 
 NOTHING_CAME = "Nothing came from your device"
+OPTIONS = "**/session/passkey/options"
 
 
 @pytest.fixture
@@ -277,16 +278,62 @@ def test_suggestions_that_come_late_do_not_end_what_the_button_began(ada: Visito
         if len(asked) > 1:
             route.continue_()
 
-    ada.page.route("**/session/passkey/options", holds_the_first)
+    ada.page.route(OPTIONS, holds_the_first)
     comes_back(ada, at="/login?redirect=/account")
     ada.waits(lambda: bool(asked))
     button = ada.button("Sign in with a passkey")
     button.click()
     ada.page.wait_for_timeout(200)
-    with ada.page.expect_response("**/session/passkey/options"):
+    with ada.page.expect_response(OPTIONS):
         asked[0].continue_()
     ada.page.wait_for_timeout(200)
     expect(button).to_have_attribute("aria-disabled", "true")  # it waits for the phone
+
+
+HIDES = """isHidden => {
+    Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+WAITS_A_QUARTER = "() => { const now = Date.now; Date.now = () => now() + 900000; }"
+
+
+def test_passkeys_are_suggested_anew_in_a_tab_that_is_shown_again_after_a_while(
+    ada: Visitor, clock: FakeClock
+) -> None:
+    phone = VirtualAuthenticator(ada)
+    adds_passkey(ada)
+    phone.answers(at_once=False)
+    with ada.page.expect_response(OPTIONS):
+        comes_back(ada, at="/login?redirect=/account")
+    ada.page.wait_for_load_state("networkidle")
+    phone.answers(at_once=True)
+    ada.page.evaluate(HIDES, arg=True)
+    clock.move(minutes=15)
+    ada.page.evaluate(WAITS_A_QUARTER)
+    ada.page.evaluate(HIDES, arg=False)
+    ada.is_at("/account")
+
+
+def test_tabs_that_open_at_once_ask_for_passkeys_one_after_the_other(ada: Visitor) -> None:
+    """The first answer names the browser: of two first ones, one would have named it in vain."""
+    held: list[Any] = []
+
+    def holds(route: Any) -> None:
+        held.append(route)
+
+    ada.loses_cookies()
+    ada.context.route(OPTIONS, holds)
+    another = ada.tab()
+    for page in (ada.page, another):
+        page.goto(ada.base + "/login", wait_until="commit")
+    ada.waits(lambda: bool(held))
+    another.wait_for_timeout(500)
+    assert len(held) == 1
+    held[0].continue_()
+    ada.waits(lambda: len(held) == 2)
+    (name,) = (each["value"] for each in ada.context.cookies() if each["name"] == "auth_passkey")
+    assert f"auth_passkey={name}" in held[1].request.all_headers()["cookie"]
+    held[1].continue_()
 
 
 def test_a_browser_without_passkeys_says_so_where_nothing_else_is_left(ada: Visitor) -> None:

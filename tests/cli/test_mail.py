@@ -4,6 +4,7 @@ import json
 import socket
 import stat
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.commands import OPERATOR, PASSWORD, Command, by_hand
 from support.daemons import serving, wait_for
 from support.postbox import Postbox, link_in, scripted_server, smtp_server
 
+from usersctl.clock import stamp, utc_now
 from usersctl.models import User
 
 pytestmark = pytest.mark.slow
@@ -152,7 +154,9 @@ def test_retry_prints_which_emails_failed_and_why(usersctl: Command) -> None:
         assert [row["last_error"] for row in listed(usersctl)] == [None, "550 no such user", "450 later"]
         box.answers.clear()
         # On a slow machine, its delay of five seconds would be over before the next command starts.
-        by_hand(usersctl.database, "UPDATE outbox SET due_at = '9999' WHERE state = 'waiting'")
+        later = stamp(utc_now() + timedelta(minutes=15))
+        postpone = f"UPDATE outbox SET due_at = '{later}' WHERE state = 'waiting'"  # noqa: S608 - a time
+        by_hand(usersctl.database, postpone)
         printed = usersctl.ok("mail", "retry", "2", "--json").json
         assert [(row["id"], row["state"]) for row in printed] == [(2, "sent")]
     assert {row["state"] for row in listed(usersctl)} == {"sent", "waiting"}
@@ -221,8 +225,9 @@ def test_mail_test_ends_with_exit_code_7_when_the_server_refuses(usersctl: Comma
     assert (done.error["code"], done.error["message"]) == ("undeliverable", "550 relaying denied")
     port = closed_port()
     configure(usersctl, port)
-    done = usersctl("mail", "test", ADA)
+    done = usersctl("mail", "test", ADA, "--config", usersctl.config)
     assert done.code == 7
+    assert done.stderr.endswith(f"see: usersctl config show --origin --config {usersctl.config}\n")
     assert done.stderr.startswith(f"usersctl: 127.0.0.1:{port}: Connection refused\n")
 
 

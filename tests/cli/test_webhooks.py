@@ -79,6 +79,9 @@ def test_a_test_of_a_webhook_prints_the_status(usersctl: Command, receiver: tupl
     listener.answers.append(302)
     refused = usersctl("webhook", "test", "ops", "--json")
     assert (refused.code, refused.error["message"]) == (7, "the receiver answered 302")
+    listener.answers.append(500)
+    refused = usersctl("webhook", "test", "ops", "--config", usersctl.config, "--json")
+    assert refused.error["hint"] == f"see: usersctl webhook show ops --config {usersctl.config}"
 
 
 def test_a_receiver_on_this_machine_is_refused_without_allow_private(

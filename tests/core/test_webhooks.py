@@ -282,6 +282,22 @@ def test_events_that_were_put_off_by_a_clock_that_was_ahead_are_sent_in_order_on
     assert types(receiver) == ["user.created"] * 3 + ["user.updated"]
 
 
+@pytest.mark.parametrize("days", [1, 365])
+def test_a_pause_of_a_clock_that_was_ahead_ends_once_it_is_set_back_though_another_event_is_due(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock, days: int
+) -> None:
+    people(told, "ada", "bob", "cy", "dan")
+    clock.move(days=days)
+    receiver.answer = lambda _event: Answer(500)
+    send_all(ops)
+    assert len(receiver.asked) == 3
+    clock.move(days=-days)
+    receiver.answer = lambda _event: Answer(200)
+    send_all(ops)
+    # A year is more than the three days after which a failed event is given up.
+    assert len(receiver.taken) == (4 if days == 1 else 1)
+
+
 def test_a_receiver_that_is_down_is_asked_ever_less(
     told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
 ) -> None:

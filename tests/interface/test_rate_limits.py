@@ -9,6 +9,7 @@ from ipaddress import ip_network
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.fakes import FakeClock
+from support.second_factors import enrol
 from support.web import Reply, Site
 
 from usersctl.errors import Unauthenticated
@@ -261,6 +262,18 @@ def test_one_account_changes_its_profile_sixty_times_an_hour(
     assert refused(replies[-1]) == (429, TOO_MANY_FROM_HERE, "3600")
     clock.move(hours=1)
     assert client.patch("/api/users/me", {"name": "Ada"}).status == 200
+
+
+def test_an_office_adds_second_factors_behind_one_address_on_the_day_that_asks_for_them(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    site = make_site(second_factor="everyone", own_changes_per_hour=3)
+    people = [site.signed_in(site.add(name)) for name in ("ada", "bea", "cy")]
+    for client in people:
+        enrol(client, clock)
+    begun = "/api/users/me/totp"
+    replies = [people[0].post(begun) for _ in range(2)]
+    assert [reply.status for reply in replies] == [400, 429]  # one account has its limit all the same
 
 
 def test_one_client_looks_up_sixty_addresses_an_hour_with_however_many_accounts(site: Site) -> None:

@@ -133,7 +133,8 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
     try:
         answer = outbox.sender(settings)(message, address, 0)
     except sending.Undeliverable as error:
-        run.out.error(error, code="undeliverable", hint="see: usersctl config show --origin")
+        hint = run.options.repeated_in("see: usersctl config show --origin")
+        run.out.error(error, code="undeliverable", hint=hint)
         raise typer.Exit(ExitCode.PARTLY_FAILED) from None
     told = f"Sent to {address}" if settings.mailer_host else "No mail server is configured"
     run.out.result(f"{told}: {answer}", {"to": address, "answer": answer})

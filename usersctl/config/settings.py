@@ -238,7 +238,7 @@ class Settings(NamedTuple):
     forgots_per_minute: Annotated[int, Key("limits.forgotsPerMinute", values.whole(1, 100_000),
         "Requests for a password reset a minute from one client address.")] = 20
     own_changes_per_hour: Annotated[int, Key("limits.ownChangesPerHour", values.whole(1, 100_000),
-        "Changes of one's own account an hour, by one account and from one client address.")] = 60
+        "Changes of one's own account an hour, by one account and from one client address; of second factors by one account.")] = 60
     provider_sign_ins_per_minute: Annotated[int, Key("limits.providerSignInsPerMinute", values.whole(1, 100_000),
         "Sign-ins through the provider a minute from one client address.")] = 60
     # fmt: on

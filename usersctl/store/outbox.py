@@ -75,14 +75,23 @@ class Outbox(Statements):
         statement = f"SELECT due_at FROM outbox WHERE {where} ORDER BY due_at LIMIT 1"
         return self._value(str, statement, (webhook,))
 
+    def last_email_due(self, webhook: str = "") -> str | None:
+        """When the last one is due; events that wait for an earlier one left out."""
+        where = "webhook = ? AND state = 'waiting' AND due_at < ?"
+        statement = f"SELECT due_at FROM outbox WHERE {where} ORDER BY due_at DESC LIMIT 1"
+        return self._value(str, statement, (webhook, BEHIND))
+
     def hasten_emails(self, webhook: str, after: str) -> None:
         """Makes due now what is due after that, and ends a pause until after that. Events that wait for an earlier one go on
         to wait."""
         where = "webhook = ? AND state = 'waiting' AND due_at > ? AND due_at < ?"
         self._run(f"UPDATE outbox SET due_at = ? WHERE {where}", (self.now_text, webhook, after, BEHIND))
-        self._run(
-            "UPDATE webhooks SET paused_until = NULL WHERE name = ? AND paused_until > ?", (webhook, after)
-        )
+        self.end_pause(webhook, after)
+
+    def end_pause(self, webhook: str, after: str) -> None:
+        """Of the receiver, if it lasts until after that."""
+        statement = "UPDATE webhooks SET paused_until = NULL WHERE name = ? AND paused_until > ?"
+        self._run(statement, (webhook, after))
 
     def finish_email(self, email_id: int, state: EmailState, error: str | None = None) -> None:
         changes = "state = ?, finished_at = ?, last_error = ?"

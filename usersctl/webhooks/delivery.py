@@ -12,7 +12,7 @@ from usersctl.config.webhooks import Webhook, key_of
 from usersctl.events import TRIED_FOR
 from usersctl.models import EmailState, QueuedEmail
 from usersctl.named import NamedTuple
-from usersctl.outgoing import Attempt, claimed, delay_after, first_due, noted, seconds_until
+from usersctl.outgoing import LATEST, Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.webhooks import sending
@@ -20,6 +20,8 @@ from usersctl.webhooks.errors import NotDelivered
 from usersctl.webhooks.sending import Answer
 
 LONGEST_WAIT = timedelta(days=1)  # that a receiver may ask for
+# No receiver is left alone for so long: a later end was written by a clock that was wrong.
+LONGEST_PAUSE = LONGEST_WAIT + LATEST
 FAILURES_BEFORE_PAUSE = 3  # of as many events in a row: the receiver is down, and not one event is at fault
 GONE = 410
 
@@ -48,8 +50,15 @@ class Delivery(NamedTuple):
             return event and self._send(event, tx.now)
 
     def _holds(self) -> bool:
+        name = self.webhook.name
         with self.store.glance() as tx:
-            return tx.webhook_state(self.webhook.name).holds(tx.now_text)
+            state, now = tx.webhook_state(name), tx.now
+        longest = stamp(now + LONGEST_PAUSE)
+        if (state.paused_until or "") > longest:
+            with self.store.write() as tx:
+                tx.end_pause(name, longest)
+            state = state._replace(paused_until=None)
+        return state.holds(stamp(now))
 
     def seconds_until_due(self, at_most: float) -> float:
         if self._holds():

@@ -15,12 +15,12 @@ function passkeyProblem({ name }) {
 }
 
 let waiting; // the request of this page to the browser: there can be one
-let asked = Promise.resolve(); // for options, one after the other: the first answer names the browser by its cookie
+let suggestedAt; // when this page asked for the options of its suggestions
 
 // Resolves to null without a passkey; `refused` has shown by then what failed.
 async function getPasskey(refused, mediation) {
-  asked = asked.then(() => ask("POST", "/api/users/session/passkey/options", {}, refused));
-  const options = await asked;
+  // One after the other, in all tabs: the first answer names the browser by its cookie.
+  const options = await navigator.locks.request("passkey options", () => ask("POST", "/api/users/session/passkey/options", {}, refused));
   // Suggestions do not end what a button began.
   if (!options || (mediation && $("[data-passkey][aria-disabled]"))) return null;
   waiting?.abort();
@@ -70,12 +70,20 @@ for (const button of all("[data-passkey]")) {
 async function suggestPasskeys() {
   if (!$("[autocomplete~=webauthn]") || !await Passkeys?.isConditionalMediationAvailable?.()) return;
   const { form, dataset } = $("[data-passkey]");
+  suggestedAt = Date.now();
   const target = await sendPasskey(form, dataset.passkey, "conditional");
   if (target) location.assign(target);
 }
 
-// The challenge ends after some minutes: a page that stays open asks for another one.
+// The challenge ends after some minutes: a page that stays open, or is shown again, asks for another one.
+const RENEWED_AFTER = 240000;
+
+function renewSuggestions() {
+  if (!document.hidden && Date.now() - suggestedAt >= RENEWED_AFTER) suggestPasskeys();
+}
+
 if (hasPasskeys) {
   suggestPasskeys();
-  setInterval(() => document.hidden || suggestPasskeys(), 240000);
+  setInterval(renewSuggestions, RENEWED_AFTER / 8);
+  on(document, "visibilitychange", renewSuggestions);
 }
