@@ -36,6 +36,7 @@ from usersctl.config.values import BadValue
         ("[[webhooks]]\nname = 'a'\nurl = 'https://a.example'\n", ": webhooks[0].secrets is missing"),
         ("[mailer.auth]\npass = ''\n", "mailer.auth.pass = ***"),
         ("baseUrl = 'https://example.com/app'\n", "must be an origin"),
+        ("baseUrl = 'https://b\u00fccher.example'\n", "must be in ASCII, as browsers send it"),
         ("[auth.oauth]\nerrorRedirect = '//evil.example'\n", "must be a path"),
     ],
 )  # fmt: skip

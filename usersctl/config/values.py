@@ -188,6 +188,10 @@ def url_of(value: Any, problem: BadValue) -> Any:
 def origin_of(value: Any) -> str:
     """scheme://host[:port] as a browser writes it in an Origin header."""
     problem = BadValue("must be an origin such as https://example.com, without path, query or user")
+    if isinstance(value, str) and not value.isascii():
+        problem = BadValue(
+            "must be in ASCII, as browsers send it, such as https://xn--bcher-kva.example for bücher"
+        )
     url = url_of(value, problem)
     if url.scheme not in ("http", "https") or url.path not in ("", "/") or set(value) & set("?#\\"):
         raise problem

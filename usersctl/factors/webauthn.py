@@ -26,7 +26,7 @@ MAX_KEY = 1024  # bytes
 RSA_BITS = range(2048, 4097)
 RSA_EXPONENT = 65537
 # Of the registry of the IANA; a browser may leave the one that the authenticator chose.
-FORMATS = re.compile("packed|tpm|android-key|android-safetynet|fido-u2f|apple|compound")
+FORMATS = re.compile("packed|tpm|android-key|android-safetynet|fido-u2f|apple")
 
 IsChallenge = Callable[[bytes], bool]
 
@@ -154,6 +154,8 @@ def _attested_data(attestation: Any) -> bytes:
         case {"fmt": "none", "attStmt": {**statement}, "authData": bytes(data)} if not statement:
             return data
         case {"fmt": str(name), "attStmt": {}, "authData": bytes(data)} if FORMATS.fullmatch(name):
+            return data
+        case {"fmt": "compound", "attStmt": [_, _, *_], "authData": bytes(data)}:  # of several of these
             return data
     raise PasskeyRefused("the attestation object has another form")
 
