@@ -155,8 +155,6 @@ def _attested_data(attestation: Any) -> bytes:
             return data
         case {"fmt": str(name), "attStmt": {}, "authData": bytes(data)} if FORMATS.fullmatch(name):
             return data
-        case {"fmt": "compound", "attStmt": [_, _, *_], "authData": bytes(data)}:  # of several of these
-            return data
     raise PasskeyRefused("the attestation object has another form")
 
 
