@@ -43,7 +43,7 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
     # More pages than one transaction of a cleanup changes, so that a login in between does not carry them.
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA wal_autocheckpoint = 7000")
     return connection
 
 

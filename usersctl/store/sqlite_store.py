@@ -19,7 +19,7 @@ from usersctl.store.transaction import Transaction
 
 TRIED_EVERY = 0.002  # seconds, while another process writes
 # Pages in the log: with those of another transaction of a cleanup they are as many as a login would carry.
-RESTARTED_FROM = 2_000
+RESTARTED_FROM = 3_500
 
 
 class SQLiteStore(Store):
