@@ -265,6 +265,41 @@ def test_a_server_that_lets_nobody_in_is_told_apart_from_one_that_is_away(
     assert way_on in done.stderr
 
 
+def test_a_server_that_takes_no_writes_is_told_apart_from_one_that_is_away(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    database = postgres_database()
+    postgres.run(f"ALTER DATABASE {postgres.name_of(database)} SET default_transaction_read_only = on")
+    done = usersctl("list", env={"USERS_DATABASE": database})
+    assert (done.code, done.stdout) == (6, "")
+    assert " is read-only: " in done.stderr
+    assert "if this is a standby; else see default_transaction_read_only of the database" in done.stderr
+    assert "start the server" not in done.stderr
+
+
+def test_a_role_that_may_not_make_the_tables_is_told_who_may(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    database = postgres_database(empty=True)
+    role = f"maker_of_{postgres.name_of(database)}"
+    postgres.run(f"CREATE ROLE {role} LOGIN")
+    with postgres.opened(database) as connection:
+        connection.run(
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+        )  # as a new database has it since version 15
+    usersctl.env["USERS_DATABASE"] = database.replace("//users@", f"//{role}@")
+    done = usersctl("db", "init")
+    assert (done.code, "permission denied for schema public" in done.stderr) == (6, True)
+    assert "ALTER DATABASE name OWNER TO role" in done.stderr
+    postgres.run(f"ALTER DATABASE {postgres.name_of(database)} OWNER TO {role}")
+    with postgres.opened(database) as connection:
+        connection.run("ALTER SCHEMA public OWNER TO pg_database_owner")  # likewise
+    usersctl.ok("db", "init")
+    postgres.run(f"ALTER DATABASE {postgres.name_of(database)} OWNER TO users")
+    with postgres.opened(database) as connection:
+        connection.run(f"REASSIGN OWNED BY {role} TO users; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 @contextmanager
 def _refusing(sentence: str) -> Iterator[int]:
     """The port of a server that refuses each connection with this sentence."""

@@ -145,6 +145,19 @@ def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Con
         pass
 
 
+def test_the_members_that_a_group_gets_at_once_are_counted_at_once(database: Conninfo, store: Store) -> None:
+    with store.write() as tx:
+        ids = tx.add_users([Newcomer(f"{n}@example.org", f"{n}") for n in range(50)])
+        for name in ("staff", "others"):
+            tx.add_group(name)
+        tx.join_groups([("staff", user_id) for user_id in ids] + [("others", ids[0])])
+    with postgres.opened(database) as connection:
+        rows = connection.run("SELECT name, members, CAST(ctid AS TEXT) FROM groups ORDER BY name").fetchall()
+
+    # Each change leaves a version of the row behind: these are the third and the fourth.
+    assert rows == [("others", 1, "(0,4)"), ("staff", 50, "(0,3)")]
+
+
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_a_writer_that_waited_sees_what_the_one_before_has_done_whatever_the_database_is_set_to(
     database: Conninfo, isolation: str

@@ -1,5 +1,6 @@
 """The store on a PostgreSQL server, with its errors in words for an operator."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -42,7 +43,7 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "57014": "takes too long",
     "42501": "does not let this user do that",
     "42P01": "is not whole: restore a backup",
-    "25006": "is read-only: is this a standby?",
+    "25006": "is read-only",
     "2BP01": "has something of others that depends on its tables",
     "3F000": "has no schema for the tables: see search_path",
     "53": "is short of memory, disk or connections",
@@ -53,6 +54,9 @@ _HINTS = {
     "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
 }
+# In the words of libpq and the server.
+_READ_ONLY = re.compile(r"read-only|hot standby")
+_MAY_NOT_CREATE = re.compile(r"denied for (?:schema|database) ")
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
 TAKES_LONG = (
@@ -316,7 +320,10 @@ class PostgresStore(Store):
         problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
         if problem is None:
             raise error
-        return StoreUnusable(f"{self.name} {problem} ({error})", hint=_HINTS.get(error.state))
+        hint = _HINTS.get(error.state)
+        if _MAY_NOT_CREATE.search(str(error)):
+            hint = "let the role create there: make it the owner, as by ALTER DATABASE name OWNER TO role"
+        return StoreUnusable(f"{self.name} {problem} ({error})", hint=hint)
 
     def _away(self, error: ServerError | Away) -> UsersError:
         if isinstance(error, Silent):
@@ -329,6 +336,12 @@ class PostgresStore(Store):
         if isinstance(error, Away) and REFUSAL.search(str(error)):
             hint = "see the limits, the roles and the log of the server; a daemon goes on by itself when it is let in"
             return ServerAway(f"{self.name} refuses the connection: {error}", hint=hint)
+        if _READ_ONLY.search(str(error)):
+            hint = (
+                "name the primary, if this is a standby; else see default_transaction_read_only of the database and the"
+                " role; a daemon goes on by itself when it may write"
+            )
+            return ServerAway(f"{self.name} {_PROBLEMS['25006']}: {error}", hint=hint)
         problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
         hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         return ServerAway(f"{self.name} {problem}: {error}", hint=hint)
