@@ -277,6 +277,28 @@ def test_a_server_that_takes_no_writes_is_told_apart_from_one_that_is_away(
     assert "start the server" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("mode", "words", "told"),
+    [
+        ("ACCESS EXCLUSIVE", "show ada@example.com", "takes too long"),
+        ("SHARE", "create ada@example.com --generate", "The database is busy, please try again"),
+    ],
+)
+def test_a_lock_of_another_program_is_looked_for_in_the_activity_of_the_server(
+    usersctl: Command, postgres_database: Make, mode: str, words: str, told: str
+) -> None:
+    database = usersctl.env["USERS_DATABASE"] = postgres_database()
+    with postgres.opened(database) as connection:
+        connection.run(f"BEGIN; LOCK TABLE users IN {mode} MODE")
+        done = usersctl(*words.split())
+    assert (done.code, done.stdout) == (6, "")
+    assert told in done.stderr
+    assert (
+        "look for a session that holds a lock: SELECT pid, usename, state, query FROM pg_stat_activity"
+        in done.stderr
+    )
+
+
 def test_a_role_that_may_not_make_the_tables_is_told_who_may(
     usersctl: Command, postgres_database: Make
 ) -> None:

@@ -50,7 +50,9 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "58": "has trouble with its machine: see its log",
     "XX": "has a fault, or is damaged: see its log",
 }
+_LOCKED = "if it goes on, look for a session that holds a lock: SELECT pid, usename, state, query FROM pg_stat_activity"
 _HINTS = {
+    "57014": _LOCKED,
     "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
 }
@@ -316,7 +318,7 @@ class PostgresStore(Store):
         if isinstance(error, Away) or error.state in _AWAY:
             return self._away(error)
         if error.state in _BUSY:
-            return Busy("The database is busy, please try again", retry_after=2)
+            return Busy("The database is busy, please try again", retry_after=2, hint=_LOCKED)
         problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
         if problem is None:
             raise error
