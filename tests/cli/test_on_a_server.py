@@ -299,6 +299,21 @@ def test_a_lock_of_another_program_is_looked_for_in_the_activity_of_the_server(
     )
 
 
+def test_a_schema_of_the_name_that_a_restore_needs_is_named(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    database = usersctl.env["USERS_DATABASE"] = postgres_database()
+    usersctl.ok("db", "backup", "saved.db")
+    with postgres.opened(database) as connection:
+        connection.run("CREATE SCHEMA usersctl_new")
+    done = usersctl("db", "restore", "saved.db", "--yes")
+    assert done.code == 6
+    assert (
+        'has a schema of the name that new tables need (schema "usersctl_new" already exists' in done.stderr
+    )
+    assert "drop that schema, or give it another name" in done.stderr
+
+
 def test_a_role_that_may_not_make_the_tables_is_told_who_may(
     usersctl: Command, postgres_database: Make
 ) -> None:

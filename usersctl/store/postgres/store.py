@@ -45,6 +45,7 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "42P01": "is not whole: restore a backup",
     "25006": "is read-only",
     "2BP01": "has something of others that depends on its tables",
+    "42P06": "has a schema of the name that new tables need",
     "3F000": "has no schema for the tables: see search_path",
     "53": "is short of memory, disk or connections",
     "58": "has trouble with its machine: see its log",
@@ -55,6 +56,7 @@ _HINTS = {
     "57014": _LOCKED,
     "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
+    "42P06": "drop that schema, or give it another name",
 }
 # In the words of libpq and the server.
 _READ_ONLY = re.compile(r"read-only|hot standby")
