@@ -197,6 +197,30 @@ def test_a_read_only_database_can_be_read_but_not_written(usersctl: Command) -> 
             assert "The backup is complete, but not in the audit trail" in done.stderr
 
 
+@pytest.mark.sqlite  # owners of files
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("command", ["create", "init", "restore"])
+def test_a_database_that_root_makes_in_the_folder_of_the_daemon_is_the_daemons(
+    usersctl: Command, command: str
+) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    folder = usersctl.folder / "of-the-daemon"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    usersctl.env["USERS_DATABASE"] = f"{folder}/users.db"
+    words = {
+        "create": ("create", "ada@example.com", "--generate"),
+        "init": ("db", "init"),
+        "restore": ("db", "restore", "saved.db", "--yes"),
+    }
+    usersctl.ok(*words[command])
+    usersctl.ok("list")
+    assert {(file.stat().st_uid, file.stat().st_mode & 0o777) for file in folder.iterdir()} == {
+        (65534, 0o600)
+    }
+
+
 # --- an older one ---
 
 

@@ -561,6 +561,19 @@ def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Comm
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("https://accounts.example.com", "http,https"),
+        ("http://accounts.example.com", "http,https"),
+        ("https://accounts.example.com:8443", "http,https,8443"),
+    ],
+)
+def test_the_jail_closes_the_port_where_visitors_come(usersctl: Command, url: str, ports: str) -> None:
+    usersctl.configure(f'baseUrl = "{url}"\n')
+    assert unit_of(for_this(usersctl, Snippet.JAIL))["usersd"]["port"] == ports
+
+
 def banned_by(usersctl: Command, log: str) -> list[str]:
     """The addresses that fail2ban finds in these lines."""
     filter_, lines = usersctl.folder / "usersd.conf", usersctl.folder / "usersd.log"

@@ -3,6 +3,7 @@ Basic credentials. The snippets are used as they are printed, on loopback withou
 
 import base64
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from support.commands import PASSWORD, Command
 from support.daemons import free_port, serving
 from support.documentation import blocks, section
-from support.proxies import STARTS, House, echoing, house
+from support.proxies import PAUSE, STARTS, House, echoing, house
 from support.web import Reply
 
 from usersctl.errors import StoreUnusable
@@ -220,6 +221,37 @@ def test_the_limit_on_uploads_stands_in_the_file_for_nginx(tmp_path: Path) -> No
         # The pages and the interface of the daemon take no more than before.
         asks["Content-Length"] = str(2 * MB)
         assert here.visitor(here.ada).send("POST", "/api/users/session", headers=asks).status == 413
+
+
+# --- answers that come part by part ---
+
+
+def seconds_to_the_first_event(here: House, target: str) -> float:
+    connection = here.visitor(here.ada).connection()
+    cookies = "; ".join(f"{name}={value}" for name, value in here.cookies(here.ada).items())
+    began = time.monotonic()
+    connection.request("GET", target, headers={"Host": here.visitor().headers["Host"], "Cookie": cookies})
+    reply = connection.getresponse()
+    assert reply.readline() == b"data: first\n"
+    seconds = time.monotonic() - began
+    assert reply.read().endswith(b"data: second\n\n")
+    connection.close()
+    return seconds
+
+
+def test_an_event_of_the_application_reaches_the_browser_at_once(here: House) -> None:
+    assert seconds_to_the_first_event(here, "/events?told") < PAUSE / 2
+
+
+def test_nginx_passes_events_on_at_once_with_the_line_that_its_file_names(tmp_path: Path) -> None:
+    def streaming(snippet: str) -> str:
+        (line,) = re.findall(r"write here: (proxy_buffering off;)\n", snippet)
+        return snippet.replace(
+            "        error_page 401 = @sign_in;\n", f"        {line}\n        error_page 401 = @sign_in;\n"
+        )
+
+    with house("nginx", tmp_path, plain=True, edited=streaming) as here:
+        assert seconds_to_the_first_event(here, "/events") < PAUSE / 2
 
 
 # --- Basic credentials ---

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ PACKAGES = {
     "etcd": "etcd-server",
 }  # Debian's packages, where the name is not that of the program
 SECRET = "shared by two, and unknown to others"
+PAUSE = 3.0  # seconds between two events of the application
 RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/staff/*", ("group:staff", "admin")))
 WHITELIST = ("/about", "/docs/*")
 FACTOR_RULES = ("/money/*", "/docs/secret")
@@ -265,6 +267,18 @@ def application(remote_user: Any) -> Any:
     import flask
 
     app = flask.Flask(__name__)
+
+    @app.route("/events")
+    def events() -> Any:
+        """Two events, with a pause between them."""
+
+        def each() -> Iterator[str]:
+            yield "data: first\n\n"
+            time.sleep(PAUSE)
+            yield "data: second\n\n"
+
+        headers = {"X-Accel-Buffering": "no"} if "told" in flask.request.args else {}
+        return flask.Response(each(), mimetype="text/event-stream", headers=headers)
 
     @app.route("/", defaults={"path": ""}, methods=["GET", "POST", "PUT", "DELETE"])
     @app.route("/<path:path>", methods=["GET", "POST", "PUT", "DELETE"])

@@ -10,10 +10,21 @@ from pathlib import Path
 from string import Template
 from textwrap import indent
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from typer import Argument, Context, Option
 
-from usersctl.cli.proxies import TRIAL, Front, Names, application_at, balanced, daemon_at, header_names
+from usersctl.cli.proxies import (
+    PORTS,
+    TRIAL,
+    Front,
+    Names,
+    application_at,
+    balanced,
+    daemon_at,
+    header_names,
+    port_of,
+)
 from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
@@ -202,9 +213,16 @@ class Site(NamedTuple):
             "folders": "\n".join([self.state_folder_line, f"ProtectHome={self.protect_home}"]),
             "socket_folder": self.socket_folder_lines,
             "missing_folders": self.missing_folders(owner),
+            "jail_ports": self.jail_ports,
         } | self.front.words()
         words |= balanced(self.daemons or (self.upstream,))
         return words | self._in_containers(words)
+
+    @property
+    def jail_ports(self) -> str:
+        """What fail2ban closes: the ports of the web, and the one where visitors come."""
+        port = port_of(urlsplit(self.settings.base_url))
+        return "http,https" if port in PORTS.values() else f"http,https,{port}"
 
     def _in_containers(self, words: dict[str, str]) -> dict[str, str]:
         """The files inside compose.yaml."""

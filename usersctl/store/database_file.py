@@ -109,11 +109,26 @@ def moved(name: str, moved_to: str) -> OtherVersion:
     return OtherVersion(f"{name} was moved to {moved_to}", hint=hint)
 
 
-def create_file(path: Path) -> None:
-    """An empty file that only its owner reads, in a folder that only its owner enters; SQLite's own files copy its mode."""
+def create_file(path: Path, *, owner: Path | None = None) -> None:
+    """An empty file that only its owner reads, in a folder that only its owner enters; SQLite's own files copy its mode.
+
+    If root makes it, it belongs to the owner of its folder, or of the folder `owner`.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            _give_to_owner_of(owner or path.parent, handle)
+        finally:
+            os.close(handle)
+
+
+def _give_to_owner_of(folder: Path, handle: int) -> None:
+    """A first command by root must not lock out the daemon, whose folder this is."""
+    owner = folder.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        with suppress(OSError):  # as under a filter of system calls: then it stays root's
+            os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 # --- copied ---
@@ -136,9 +151,11 @@ def copy_aside(path: Path, now: datetime) -> Path:
     return target
 
 
-def copy(source: sqlite3.Connection, target: Path, progress: Progress = unwatched) -> None:
+def copy(
+    source: sqlite3.Connection, target: Path, progress: Progress = unwatched, *, for_use: bool = False
+) -> None:
     """Writes a complete copy, or none, that its owner alone can read. `source` must be in a transaction."""
-    with new_file(target) as made:
+    with new_file(target, for_use=for_use) as made:
         # Takes the snapshot. Without one SQLite starts again after every write of others, and under load never ends.
         source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
         with closing(sqlite3.connect(made)) as copied:
@@ -166,14 +183,17 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def new_file(target: Path) -> Iterator[Path]:
-    """An empty file for its owner alone. It gets the name `target` when the block ends without an error."""
+def new_file(target: Path, *, for_use: bool = False) -> Iterator[Path]:
+    """An empty file for its owner alone. It gets the name `target` when the block ends without an error.
+
+    `for_use`: it will be the database of the daemon. A backup stays with its maker, wherever that puts it.
+    """
     _refuse_taken(target)
     try:
         # In a temporary folder, so that no file that SQLite creates beside it stays behind.
         with temporary_folder(UNFINISHED, target.parent) as folder:
             made = folder / "users.db"
-            create_file(made)
+            create_file(made, owner=target.parent if for_use else folder)
             yield made
             _publish(made, target)
     except sqlite3.OperationalError as error:

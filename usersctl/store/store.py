@@ -164,8 +164,11 @@ class Store(ABC):
     # --- the whole content ---
 
     @abstractmethod
-    def copy(self, target: Path, progress: Progress = unwatched) -> dict[str, int]:
-        """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table."""
+    def copy(self, target: Path, progress: Progress = unwatched, *, for_use: bool = False) -> dict[str, int]:
+        """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table.
+
+        `for_use`: the file will be the database of the daemon, and no backup.
+        """
 
     @abstractmethod
     def copy_aside(self, now: datetime, folder: Path) -> Path:
