@@ -94,6 +94,8 @@ def served_by(usersctl: Command, server: str) -> Iterator[Daemon]:
     program, *words = (word.format(port=port) for word in ALL_SERVERS[server])
     if server == "gunicorn-gevent":
         importable("gevent")
+    if server == "uvicorn":  # which the extra `browser` brings, too
+        importable("a2wsgi")
     path, count = installed(program), 1 if server in ONE_PROCESS else 2
     with file.open("wb") as log:
         process = subprocess.Popen(
