@@ -38,7 +38,7 @@ class Cleaner(NamedTuple):
     # They come in during the time that follows, in which the cleanup carries its pages into the database (else the
     # commit of a login would have to), or pauses.
     some: int = 50
-    hold: float = 0.02
+    hold: float = 0.014
     pause: float = 0.006  # from the end of one transaction to the next, at least
     most: int = 250_000  # tokens whose ids are in memory at once, in 10 MB
     kept_failures: int = 100_000  # of failed logins on addresses without an account

@@ -42,8 +42,8 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
         connection = _open(f"{uri}?immutable=1")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
-    # More pages than one transaction of a cleanup changes, so that a login in between does not carry them.
-    connection.execute("PRAGMA wal_autocheckpoint = 7000")
+    # More pages than two transactions of a cleanup change, so that a login in between does not carry them.
+    connection.execute("PRAGMA wal_autocheckpoint = 5000")
     return connection
 
 

@@ -18,8 +18,9 @@ from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 TRIED_EVERY = 0.002  # seconds, while another process writes
-# Pages in the log: with those of another transaction of a cleanup they are as many as a login would carry.
-RESTARTED_FROM = 3_500
+# Pages of a cleanup in the log, from which it begins anew: with those of one more transaction they would come near the
+# number that the commit of a login carries.
+RESTARTED_FROM = 2_500
 
 
 class SQLiteStore(Store):
