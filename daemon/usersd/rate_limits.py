@@ -58,10 +58,10 @@ class RateLimits:
         if not self.enabled or (limit is Limit.FAILED_LOGINS and user is not None):
             return
         throttle = self._throttles[limit]
-        callers = [address] if user is None else [address, f"user {user.id}"]
-        if limit is Limit.OWN_FACTORS:
-            # All people of an office, behind one address, may have to add a factor on the day that asks for one.
-            callers = callers[1:]
+        # All people of an office, behind one address, may have to add a factor on the day that asks for one.
+        callers = [] if limit is Limit.OWN_FACTORS else [address]
+        if user is not None:
+            callers.append(f"user {user.id}")
         for caller in callers:
             throttle.check(caller)
         if limit is not Limit.FAILED_LOGINS:

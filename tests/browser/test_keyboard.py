@@ -154,13 +154,18 @@ SEEN = """() => {
 }"""
 
 
-@pytest.mark.slow
-def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visit) -> None:
+def among_thirty(house: House, visit: Visit) -> Visitor:
+    """An admin of so many users that the list has to be scrolled."""
     site = house()
     site.add(role="admin")
     for number in range(30):
         create_user(site.service, f"user{number}@example.com", f"User {number}", None, by=OPERATOR)
-    ada = visit(site, viewport={"width": 1280, "height": 600})
+    return visit(site, viewport={"width": 1280, "height": 600})
+
+
+@pytest.mark.slow
+def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visit) -> None:
+    ada = among_thirty(house, visit)
 
     def goes_back(steps: int) -> None:
         for _ in range(steps):
@@ -180,11 +185,7 @@ def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visi
 
 
 def test_a_refusal_is_not_hidden_by_the_bar_of_the_chosen_users(house: House, visit: Visit) -> None:
-    site = house()
-    site.add(role="admin")
-    for number in range(30):
-        create_user(site.service, f"user{number}@example.com", f"User {number}", None, by=OPERATOR)
-    ada = visit(site, viewport={"width": 1280, "height": 600})
+    ada = among_thirty(house, visit)
     ada.expected = {503}
     all_users(ada)
     ada.page.get_by_label("Choose all on this page").check()

@@ -196,6 +196,19 @@ def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, 
     assert carried == in_log < 20
 
 
+@pytest.mark.sqlite  # the log of a file
+def test_a_cleanup_lets_the_log_begin_anew_only_if_it_is_long(service: Service) -> None:
+    """That copies what others wrote meanwhile, too, for which it waits for the disk once more."""
+    with service.store.many_changes():
+        for pages, begins_anew in ((1000, False), (3000, True)):
+            with service.store.write() as tx:
+                for _ in range(pages):
+                    tx.audit(OPERATOR, "update", details="x" * 4000)
+            with statements(service) as run:
+                service.store.checkpoint()
+            assert ("PRAGMA wal_checkpoint(RESTART)" in run) == begins_anew
+
+
 def test_parallel_cleanups_count_every_token_once(service: Service, ada: User) -> None:
     cleaner = service.cleaner._replace(some=5, hold=0, pause=0)
     fill(service, ada, expired=101, live=2, endless=0)

@@ -16,6 +16,7 @@ from usersctl.clock import utc_now
 from usersctl.config.values import BadValue, secret_keys
 from usersctl.errors import KeyUnusable
 from usersctl.named import NamedTuple
+from usersctl.ownership import give_to
 from usersctl.secrets import new_token, random_bytes
 from usersctl.store.conninfo import Database
 
@@ -130,9 +131,7 @@ class KeyFile(NamedTuple):
                 with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as opened:
                     opened.write("".join(f"{key}\n" for key in keys))
                     os.fchmod(handle, mode)
-                    if os.geteuid() == 0:
-                        # As SQLite does with its files: a command of root must not lock out the daemon's own user.
-                        os.fchown(handle, owner.st_uid, owner.st_gid)
+                    give_to(owner, handle)
                     opened.flush()
                     os.fsync(handle)
                 yield file

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from usersctl.config import Settings
 from usersctl.mail.sending import Undeliverable
 from usersctl.named import NamedTuple
+from usersctl.ownership import give_to
 
 if TYPE_CHECKING:
     from email.message import EmailMessage  # slow to import, and a cleanup reads no email
@@ -66,15 +67,10 @@ class FolderSender:
                 os.close(handle)
 
     def _give(self, handle: int) -> None:
-        """As SQLite does with its files: an email that root sends must not lock out the daemon's own user."""
-        if os.geteuid() != 0 or self.beside is None or not self.beside.exists():
-            return
-        owner, now = self.beside.stat(), os.fstat(handle)
-        if (owner.st_uid, owner.st_gid) != (now.st_uid, now.st_gid):
-            with suppress(
-                PermissionError
-            ):  # a root without all rights, as in a container, writes its emails all the same
-                os.fchown(handle, owner.st_uid, owner.st_gid)
+        """A root without all rights, as in a container, writes its emails all the same."""
+        if self.beside is not None and self.beside.exists():
+            with suppress(PermissionError):
+                give_to(self.beside.stat(), handle)
 
 
 def remove_emails(folder: Path, before: datetime) -> None:

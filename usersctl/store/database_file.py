@@ -114,21 +114,16 @@ def create_file(path: Path, *, owner: Path | None = None) -> None:
 
     If root makes it, it belongs to the owner of its folder, or of the folder `owner`.
     """
+    from usersctl.ownership import give_to  # late: most commands make no file
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
-            _give_to_owner_of(owner or path.parent, handle)
+            with suppress(PermissionError):  # then it stays root's
+                give_to((owner or path.parent).stat(), handle)
         finally:
             os.close(handle)
-
-
-def _give_to_owner_of(folder: Path, handle: int) -> None:
-    """A first command by root must not lock out the daemon, whose folder this is."""
-    owner = folder.stat()
-    if os.geteuid() == 0 and owner.st_uid != 0:
-        with suppress(OSError):  # as under a filter of system calls: then it stays root's
-            os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 # --- copied ---

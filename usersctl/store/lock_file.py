@@ -54,14 +54,14 @@ def path_beside(database: Path) -> Path:
 
 
 def _open_beside(database: Path) -> int:
+    from usersctl.ownership import give_to  # late: most commands make no file
+
     owner = database.stat()
     # A group that may write to the database may send its emails, too.
     mode = 0o600 | owner.st_mode & 0o060
     # O_NOFOLLOW: root must not give away the target of a link that another user put there.
     handle = os.open(path_beside(database), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    if os.geteuid() == 0 and owner.st_uid != 0:
-        # As SQLite does with its files: a start by root must not lock out the daemon's own user.
-        os.fchown(handle, owner.st_uid, owner.st_gid)
+    give_to(owner, handle)
     present = os.fstat(handle)
     if mode & ~present.st_mode and os.geteuid() in (0, present.st_uid):
         os.fchmod(handle, stat.S_IMODE(present.st_mode) | mode)  # the umask took the group's part away
