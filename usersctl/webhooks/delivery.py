@@ -50,6 +50,7 @@ class Delivery(NamedTuple):
             return event and self._send(event, tx.now)
 
     def _holds(self) -> bool:
+        """Ends a pause that a wrong clock made."""
         name = self.webhook.name
         with self.store.glance() as tx:
             state, now = tx.webhook_state(name), tx.now
