@@ -34,8 +34,19 @@ class Told(NamedTuple):
     details: dict[str, Any]
 
 
+class _End(NamedTuple):
+    """Of the trail, as this transaction leaves it."""
+
+    last: int  # the id of the newest row; 0 if there is none
+    hash: bytes
+    latest: str
+    set_back: int  # milliseconds by which the clock was set back at most
+    added: int  # rows, by this transaction
+
+
 class Audit(Statements):
     listener: Callable[[Any, Told], object] | None = None  # is called with the transaction
+    _end: _End | None = None  # None: this transaction has added no row
 
     def audit(self, by: Actor, action: str, user: User | None = None, **details: Any) -> None:
         """Adds the row of a change to the transaction of that change. Never a secret."""
@@ -56,12 +67,7 @@ class Audit(Statements):
             self.listener(self, Told(by, action, user and user.id, user, details))
 
     def _add_rows(self, by: Actor, action: str, changes: Sequence[Change]) -> None:
-        end = self._run(
-            "SELECT last, hash, latest, set_back FROM (SELECT max(id) AS last FROM audit) AS rows"
-            " LEFT JOIN audit_head ON TRUE"
-        )
-        last, before, latest, set_back = end.fetchone()
-        last, link, latest = last or 0, before or chain.START, latest or ""
+        last, link, latest, set_back, added = self._end or self._end_so_far()
         rows = []
         encoded, text = None, ""
         for number, (user_id, email, details) in enumerate(changes, last + 1):
@@ -74,12 +80,27 @@ class Audit(Statements):
         if self.now_text < latest:
             milliseconds = (moment(latest) - moment(self.now_text)) // timedelta(milliseconds=1)
             set_back = max(set_back, milliseconds)
+        latest = max(latest, self.now_text)
+        self._end = _End(last + len(rows), link, latest, set_back, added + len(rows))
+
+    def _end_so_far(self) -> "_End":
+        end = self._run(
+            "SELECT last, hash, latest, set_back FROM (SELECT max(id) AS last FROM audit) AS rows"
+            " LEFT JOIN audit_head ON TRUE"
+        )
+        last, link, latest, set_back = end.fetchone()
+        return _End(last or 0, link or chain.START, latest or "", set_back or 0, 0)
+
+    def write_end_of_trail(self) -> None:
+        """Once, before the commit: on a server each write of a row takes longer the more of them the transaction has made."""
+        if self._end is None:
+            return
         conflict = (
             "ON CONFLICT (id) DO UPDATE SET n = audit_head.n + excluded.n, hash = excluded.hash,"
             " latest = excluded.latest, set_back = excluded.set_back"
         )
-        end_of_trail = {"latest": max(latest, self.now_text), "set_back": set_back or 0}
-        self._insert("audit_head", conflict, id=1, n=len(rows), hash=link, **end_of_trail)
+        _, link, latest, set_back, added = self._end
+        self._insert("audit_head", conflict, id=1, n=added, hash=link, latest=latest, set_back=set_back)
 
     def last_id_of(self, email: str) -> int | None:
         """The id of the user who has this address, or had it at the last change of their account."""

@@ -131,6 +131,7 @@ class Store(ABC):
             tx = self.transaction(connection, self.clock)
             tx.listener = self.listener
             yield tx
+            tx.write_end_of_trail()
         if commit:
             for callback in tx.callbacks:
                 callback()
