@@ -1,5 +1,6 @@
 """Groups: names beside the two roles, which applications behind a proxy get, and rules can ask for."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from usersctl.errors import Forbidden, Invalid, NotFound, Taken
@@ -25,12 +26,23 @@ def change_members(
     tx: Transaction, group: Group, users: Iterable[User], *, into: bool, by: Actor
 ) -> list[User]:
     """Adds these users to the group, or removes them from it. Returns those for whom that changed something."""
+    by_id = {user.id: user for user in users}
     change = tx.join_group if into else tx.leave_group
-    changed = [user for user in users if change(group.id, user.id)]
+    ids = change(group.id, by_id)
+    changed = [user for user in by_id.values() if user.id in ids]
     if changed:
         action = "group-add" if into else "group-remove"
         tx.audit_each(by, action, [(user.id, user.email, {"group": group.name}) for user in changed])
     return changed
+
+
+def join_groups(tx: Transaction, pairs: Iterable[tuple[str, int]]) -> None:
+    """Each the name of a group and the id of a new user, whose row of the audit trail names the group."""
+    ids_by_group = defaultdict[str, list[int]](list)
+    for name, user_id in pairs:
+        ids_by_group[name].append(user_id)
+    for name, ids in ids_by_group.items():
+        tx.join_group(group_named(tx, name).id, ids)
 
 
 def create_group(tx: Transaction, name: str, *, by: Actor) -> Group:

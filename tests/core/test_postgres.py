@@ -148,14 +148,28 @@ def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Con
 def test_the_members_that_a_group_gets_at_once_are_counted_at_once(database: Conninfo, store: Store) -> None:
     with store.write() as tx:
         ids = tx.add_users([Newcomer(f"{n}@example.org", f"{n}") for n in range(50)])
-        for name in ("staff", "others"):
-            tx.add_group(name)
-        tx.join_groups([("staff", user_id) for user_id in ids] + [("others", ids[0])])
+        for name, members in (("staff", ids), ("others", ids[:1])):
+            group = tx.add_group(name)
+            assert group and tx.join_group(group.id, members) == set(members)
     with postgres.opened(database) as connection:
         rows = connection.run("SELECT name, members, CAST(ctid AS TEXT) FROM groups ORDER BY name").fetchall()
 
     # Each change leaves a version of the row behind: these are the third and the fourth.
-    assert rows == [("others", 1, "(0,4)"), ("staff", 50, "(0,3)")]
+    assert rows == [("others", 1, "(0,4)"), ("staff", 50, "(0,2)")]
+
+
+def test_the_end_of_the_trail_is_written_once_for_all_changes_of_a_transaction(
+    database: Conninfo, store: Store
+) -> None:
+    with store.write() as tx:
+        for n in range(50):
+            tx.audit(SYSTEM, "create", n=n)
+    with postgres.opened(database) as connection:
+        rows = connection.run("SELECT n, CAST(ctid AS TEXT) FROM audit_head").fetchall()
+
+    assert rows == [(50, "(0,2)")]  # the row with which a database begins, and its only change
+    with store.read() as tx:
+        assert not tx.check_audit().problem
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])

@@ -1,14 +1,15 @@
 """Carries out a plan, within the transaction in which it was made."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from usersctl import invited
 from usersctl.addresses import has_lapsed, make_free, overrule_registration, remove_registration
 from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.fields import name_of
-from usersctl.groups import create_group, delete_group, group_named, set_groups
+from usersctl.groups import change_members, create_group, delete_group, group_named, join_groups
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
-from usersctl.models import Actor, Newcomer, Standing, User
+from usersctl.models import Actor, Newcomer, User
 from usersctl.state.planning import (
     CREATED,
     DELETED,
@@ -42,27 +43,27 @@ class Applying:
         for change in some(UPDATED, GROUP):
             self.tx.manage_group(self.name, change.key)
             self.tx.audit(self.by, "group-adopt", group=change.key, file=self.name)
-        for _, standing in self._with_standings(some(DELETED, REGISTRATION)):
-            self._remove_registration(standing)
-        for batch in batches(some(CREATED, USER)):
-            self._create(batch)
+        for _, user in self._with_accounts(some(DELETED, REGISTRATION)):
+            self._remove_registration(user)
+        for created in batches(some(CREATED, USER)):
+            self._create(created)
         gaining_first = sorted(some(UPDATED, USER), key=lambda change: -change.admins)
-        for change, standing in self._with_standings(gaining_first):
-            self._update(change, standing)
-        for _, standing in self._with_standings(some(DELETED, USER)):
-            delete_users(self.tx, [standing.user], by=self.by)
+        for updated in batches(gaining_first):
+            self._update(updated)
+        for _, user in self._with_accounts(some(DELETED, USER)):
+            delete_users(self.tx, [user], by=self.by)
         for change in some(DELETED, GROUP):
             delete_group(self.tx, group_named(self.tx, change.key), by=self.by)
 
-    def _with_standings(self, changes: Sequence[Change]) -> Iterator[tuple[Change, Standing]]:
+    def _with_accounts(self, changes: Sequence[Change]) -> Iterator[tuple[Change, User]]:
         for batch in batches(changes):
             standings = self.tx.standings_of([change.key for change in batch])
             for change in batch:
-                yield change, standings[change.key]
+                yield change, standings[change.key].user
 
-    def _remove_registration(self, standing: Standing) -> None:
-        remove = remove_registration if has_lapsed(self.tx, standing.user) else overrule_registration
-        remove(self.tx, standing.user, by=self.by)
+    def _remove_registration(self, user: User) -> None:
+        remove = remove_registration if has_lapsed(self.tx, user) else overrule_registration
+        remove(self.tx, user, by=self.by)
 
     def _create(self, changes: Sequence[Change]) -> None:
         """All by the same statements: one for each account would keep other writers waiting."""
@@ -78,28 +79,27 @@ class Applying:
         tx.manage_users(self.name, ids)
         members: list[tuple[str, int]] = []
         created: list[tuple[int, str, View]] = []
+        invitees: list[tuple[User, View]] = []
         for user_id, newcomer, view in zip(ids, newcomers, views, strict=True):
             if view.get("sends_invitation"):
-                self._invite(user_id, newcomer, view["groups"])
+                invitees.append((tx.existing_user(user_id), view))
                 continue
             if view["invited"]:
                 self._await_owner(user_id, newcomer)
             members += [(name, user_id) for name in view["groups"]]
             created.append((user_id, newcomer.email, self._recorded(view)))
-        tx.join_groups(members)
+        join_groups(tx, members)
         if created:
             tx.audit_each(self.by, "create", created)
+        self._change_groups([(user, [], view["groups"]) for user, view in invitees])
+        for user, _ in invitees:
+            self._send_invitation(user, is_nameless=_is_nameless(user), created=True)
 
     def _recorded(self, view: View) -> View:
         recorded = {"role": view["role"], "active": view["active"], "file": self.name}
         if view["groups"]:
             recorded["groups"] = view["groups"]
         return recorded
-
-    def _invite(self, user_id: int, newcomer: Newcomer, groups: list[str]) -> None:
-        user = self.tx.existing_user(user_id)
-        set_groups(self.tx, user, groups, by=self.by)
-        self._send_invitation(user, is_nameless=_is_nameless(newcomer), created=True)
 
     def _send_invitation(self, user: User, *, is_nameless: bool = False, created: bool = False) -> None:
         self.tx.note_applied_invitation(user.email)
@@ -122,17 +122,37 @@ class Applying:
             invited_nameless=_is_nameless(newcomer),
         )
 
-    def _update(self, change: Change, standing: Standing) -> None:
-        before, after = change.before or {}, change.after or {}
-        user = standing.user
+    def _update(self, changes: Sequence[Change]) -> None:
+        accounts = list(self._with_accounts(changes))
+        self._change_groups(
+            [
+                (user, change.before["groups"], change.after["groups"])
+                for change, user in accounts
+                if change.before and change.after
+            ]
+        )
+        for change, user in accounts:
+            self._update_account(user, change.before or {}, change.after or {})
+
+    def _change_groups(self, accounts: Iterable[tuple[User, Iterable[str], Iterable[str]]]) -> None:
+        """All of a group at once. `accounts`: the groups before and after, for each."""
+        joining, leaving = defaultdict[str, list[User]](list), defaultdict[str, list[User]](list)
+        for user, before, after in accounts:
+            for name in set(after).difference(before):
+                joining[name].append(user)
+            for name in set(before).difference(after):
+                leaving[name].append(user)
+        for into, changed in ((True, joining), (False, leaving)):
+            for name in sorted(changed):
+                change_members(self.tx, group_named(self.tx, name), changed[name], into=into, by=self.by)
+
+    def _update_account(self, user: User, before: View, after: View) -> None:
         asked = {key: after[key] for key in ASKED if after[key] != before[key]}
         if (before["invited"] and not after["invited"]) or "delete_at" in after:
             asked["active"] = after["active"]
         changes = changes_of(user, asked)
         if changes:
             user = make_changes(self.tx, user, changes, {"file": self.name}, by=self.by)
-        if after["groups"] != before["groups"]:
-            set_groups(self.tx, user, after["groups"], by=self.by)
         if after["managed_by"] != before["managed_by"]:
             self.tx.manage_users(self.name, [user.id])
             self.tx.audit(self.by, "adopt", user, file=self.name)
@@ -140,6 +160,6 @@ class Applying:
             self._send_invitation(user)
 
 
-def _is_nameless(newcomer: Newcomer) -> bool:
+def _is_nameless(newcomer: Newcomer | User) -> bool:
     """Whether the owner has to give a name: the account has that of its address."""
     return newcomer.name == name_of(newcomer.email)

@@ -1,7 +1,6 @@
 """The tables of groups and of their members."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -63,32 +62,27 @@ class Groups(Statements):
         for user_id, found in groupby(rows, itemgetter(0)):
             yield user_id, sorted(names[group_id] for _, group_id in found if group_id in names)
 
-    def join_groups(self, pairs: Iterable[tuple[str, int]]) -> None:
-        """Each the name of a group and the id of a user who is no member.
-
-        All of a group by one statement: on a server each change of its counter takes longer than the one before, until
-        the commit.
-        """
-        ids_by_group = defaultdict[str, list[int]](list)
-        for name, user_id in pairs:
-            ids_by_group[name].append(user_id)
-        statement = (
-            "INSERT INTO group_members (group_id, user_id)"
-            f" SELECT groups.id, added.value FROM groups CROSS JOIN ({self.AMONG}) AS added WHERE name = :name"
-        )
-        for name, ids in ids_by_group.items():
-            self._run(statement, {"name": name, "ids": json.dumps(ids)})
-
     def members(self, group_id: int, at_most: int) -> list[User]:
         statement = f"SELECT {USER} FROM group_members JOIN users ON users.id = user_id WHERE group_id = ? ORDER BY user_id LIMIT ?"
         return [user_of(row, self) for row in self._run(statement, (group_id, at_most))]
 
-    def join_group(self, group_id: int, user_id: int) -> bool:
-        """False if the user is a member already."""
-        added = self._insert("group_members", "ON CONFLICT DO NOTHING", group_id=group_id, user_id=user_id)
-        return added.rowcount == 1
+    # One statement for all of a group: on a server each change of its counter takes longer than the one before, until the
+    # commit.
 
-    def leave_group(self, group_id: int, user_id: int) -> bool:
-        """False if the user is no member."""
-        statement = "DELETE FROM group_members WHERE group_id = ? AND user_id = ?"
-        return self._run(statement, (group_id, user_id)).rowcount == 1
+    def join_group(self, group_id: int, user_ids: Iterable[int]) -> set[int]:
+        """Returns those who were no members before."""
+        statement = (
+            f"INSERT INTO group_members (group_id, user_id) SELECT :group_id, value FROM ({self.AMONG}) AS added"
+            " WHERE TRUE ON CONFLICT DO NOTHING RETURNING user_id"
+        )
+        return self._change_members(statement, group_id, user_ids)
+
+    def leave_group(self, group_id: int, user_ids: Iterable[int]) -> set[int]:
+        """Returns those who were members."""
+        among = f"user_id IN ({self.AMONG})"
+        statement = f"DELETE FROM group_members WHERE group_id = :group_id AND {among} RETURNING user_id"
+        return self._change_members(statement, group_id, user_ids)
+
+    def _change_members(self, statement: str, group_id: int, user_ids: Iterable[int]) -> set[int]:
+        changed = self._run(statement, {"group_id": group_id, "ids": json.dumps(list(user_ids))})
+        return {user_id for (user_id,) in changed}

@@ -10,7 +10,7 @@ from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import name_of
-from usersctl.groups import create_group, set_groups
+from usersctl.groups import create_group, join_groups, set_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, Role, User
@@ -140,7 +140,7 @@ class Writing:
             of_new=True,
         )
         members = [(name, user_id) for user_id, row in pairs if "groups" in row for name in row["groups"]]
-        self.tx.join_groups(members)
+        join_groups(self.tx, members)
         self.tx.audit_each(
             self.options.by,
             "import",
