@@ -35,15 +35,11 @@ def link(before: bytes, row: Sequence[Any]) -> bytes:
     """`row`: all columns but the hash. It includes the id, so that two rows cannot be swapped."""
     import hashlib  # late: commands that only read do without
 
-    content = f"[{','.join(map(_encoded, row))}]"
-    return hashlib.sha256(before + content.encode()).digest()
-
-
-def _encoded(value: str | int | None) -> str:
-    """As JSON. The encoder of `json` would take several times as long, because it prepares itself for each row."""
-    if value is None:
-        return "null"
-    return str(value) if isinstance(value, int) else encode_basestring_ascii(value)
+    # As JSON. The encoder of `json` would take several times as long, because it prepares itself for each row.
+    values = [
+        "null" if v is None else str(v) if isinstance(v, int) else encode_basestring_ascii(v) for v in row
+    ]
+    return hashlib.sha256(before + f"[{','.join(values)}]".encode()).digest()
 
 
 def check(
