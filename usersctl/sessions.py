@@ -379,9 +379,8 @@ class Sessions(NamedTuple):
     def end(self, token: str, *, ip: str | None = None) -> Session | None:
         """Logout. An unknown token costs no write, and nor does one that may not be used from this address."""
         with self.store.glance() as tx:
-            known = tx.session(digest(token), expired=True)
-        if known is None or (known[0].ranges is not None and not is_within(ip, known[0].ranges)):
-            return None
+            if not _may_sign_out(tx, token, ip):
+                return None
         with self.store.write() as tx:
             return _sign_out(tx, token, ip)
 
@@ -496,8 +495,16 @@ def sign_in_details(session: Session) -> dict[str, Any]:
     }
 
 
+def _may_sign_out(tx: Transaction, token: str, ip: str | None) -> bool:
+    """Whoever has stolen an API token does not end it from an address where it does not work."""
+    known = tx.session(digest(token), expired=True)
+    return known is not None and (known[0].ranges is None or is_within(ip, known[0].ranges))
+
+
 def _sign_out(tx: Transaction, token: str, ip: str | None) -> Session | None:
     """The token is the proof, so its user is the actor."""
+    if not _may_sign_out(tx, token, ip):
+        return None
     ended = tx.delete_token(digest(token))
     if ended is not None:
         by, user = Actor(f"user:{ended.user_id}", ip), tx.user(ended.user_id)

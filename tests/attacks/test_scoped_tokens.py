@@ -214,6 +214,18 @@ def test_a_stolen_token_does_nothing_from_elsewhere_whatever_it_says_of_itself(
     assert everything(site.service) == before, "no use was noted"
 
 
+def test_a_sign_in_elsewhere_does_not_end_a_stolen_token(site: Site, root: User) -> None:
+    """It ends the session that its browser had, and the thief has put the token there."""
+    eve = site.add("eve")
+    elsewhere, here = (api_token(site, root, ranges=(place,)) for place in ("10.0.0.0/8", "127.0.0.0/8"))
+    for token in (elsewhere, here):
+        thief = site.client(cookies={"auth_token": token})
+        assert thief.login(eve.email, PASSWORD).json["user"]["id"] == eve.id
+    (left,) = site.service.sessions.listed(root.id)
+    assert left.ranges == "10.0.0.0/8"
+    assert query(site.service, "SELECT user_id FROM audit WHERE action = 'sign-out'") == [(root.id,)]
+
+
 def test_an_address_out_of_range_answers_like_an_unknown_token(site: Site, root: User) -> None:
     elsewhere = holder(site, root, ranges=("10.0.0.0/8",)).get("/api/users")
     unknown = bearer(site, "A" * 43).get("/api/users")

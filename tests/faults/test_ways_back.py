@@ -10,9 +10,12 @@ A factor is its holder's once the link that takes it back has expired: then the 
 what a second factor is for. Until then the owner takes a factor of an attacker back, and one of their own stands against
 attackers who know even the new password.
 
+A receiver of webhooks goes along: from its events alone it knows each account after each step.
+
 A few hundred steps in every run; ten thousand by `USERSCTL_LONG=1 pytest tests/faults/test_ways_back.py`.
 """
 
+import json
 import tempfile
 from base64 import b32decode
 from collections.abc import Callable
@@ -32,14 +35,16 @@ from support.fakes import FakeClock
 from support.faults import LONG
 from support.identities import provider_settings
 from support.postbox import Link, link_in, send_all
+from support.receivers import SECRET
 
 from usersctl.clock import stamp
 from usersctl.config import Settings
+from usersctl.config.webhooks import Webhook
 from usersctl.errors import Busy, UsersError
 from usersctl.factors import totp
 from usersctl.factors.sealing import totp_context
 from usersctl.invitations import guest
-from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Enrolment, Proof, Purpose, User
+from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Enrolment, Proof, Purpose, User, UserFilter
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service, build
@@ -58,6 +63,14 @@ KEPT = timedelta(days=5)  # a notice is at most two days older than the change, 
 SECOND = "second"  # a provider of auth.providers
 RECOVERED = "a password for the account that is back"
 WEB = Actor("anonymous", "192.0.2.1")
+RECEIVER = Webhook("receiver", "https://receiver.example.com/", (SECRET,))
+TOLD = (
+    "email",
+    "name",
+    "role",
+    "active",
+    "oauth_id",
+)  # of an account; a new picture and a sign-in tell no change
 
 PROVIDERS = (OAUTH, SECOND)
 
@@ -103,6 +116,7 @@ class World:
             rounds=4,
             whitelist=("/register",),
             limits_enabled=False,
+            webhooks=(RECEIVER,),
             oauth_client_id="users",
             oauth_client_secret="secret",
             oauth_issuer="https://id.example.com",
@@ -388,6 +402,29 @@ class World:
             assert user_id not in {user.id for user in entered if user is not None}, f"{who} got in"
 
 
+class Receiver:
+    """Keeps what events tell of accounts. It reads them where they wait to be sent."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.accounts: dict[int, tuple[Any, ...]] = {}
+        self.last = 0  # the id of the newest event that it has taken
+
+    def take_all(self) -> None:
+        with self.service.store.read() as tx:
+            events = tx._run(
+                "SELECT id, kind, payload FROM outbox WHERE webhook = ? AND id > ? ORDER BY id",
+                (RECEIVER.name, self.last),
+            ).fetchall()
+        for self.last, kind, payload in events:
+            user = json.loads(payload)["data"]["user"]
+            is_new = user["id"] not in self.accounts
+            assert (kind == "user.created") == is_new, f"{kind} of user {user['id']}"
+            self.accounts[user["id"]] = tuple(user[name] for name in TOLD)
+            if kind == "user.deleted":
+                del self.accounts[user["id"]]
+
+
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -395,6 +432,7 @@ class Machine(RuleBasedStateMachine):
         self.clock = FakeClock()
         folder = Path(self.folder.name)
         self.world = World(database_at(folder / "users.db"), folder, self.clock)
+        self.receiver = Receiver(self.world.service)
         self.copies = 0
         self.seen: Any = None
         self.addresses: dict[int, tuple[str, bool]] = {}
@@ -667,6 +705,14 @@ class Machine(RuleBasedStateMachine):
             if owed and not self.world.is_settled(user_id):
                 owners[user_id] = owed[0]
         return owners
+
+    @invariant()
+    def a_receiver_of_all_events_knows_each_account(self) -> None:
+        self.receiver.take_all()
+        with self.world.service.store.read() as tx:
+            users = {user.id: user.as_known() for user in tx.users(UserFilter())}
+        known = {user_id: tuple(user[name] for name in TOLD) for user_id, user in users.items()}
+        assert self.receiver.accounts == known
 
     @invariant()
     def the_owner_gets_each_account_back_and_nobody_else_does(self) -> None:

@@ -151,9 +151,10 @@ def test_the_headers_of_a_refusal_by_forward_authentication_are_documented(
         assert not documented[name].get("required")  # the others have none
 
 
-def test_a_login_that_a_second_factor_has_to_finish_sets_a_cookie() -> None:
-    refused = by_row("POST", "/api/users/session")["responses"]["401"]
-    assert "second step" in refused["headers"]["Set-Cookie"]["description"]
+def test_what_a_second_factor_has_to_finish_sets_a_cookie() -> None:
+    for path in ("/api/users/session", "/api/users/invite/accept"):
+        refused = by_row("POST", path)["responses"]["401"]
+        assert "second step" in refused["headers"]["Set-Cookie"]["description"], path
 
 
 def test_links_refer_to_operations_that_exist() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from usersctl.invitations import guest, lifetime_of
 from usersctl.service import Service
 from usersd.handlers.recovery import EmailLink
-from usersd.handlers.session import NO_SUCH_USER, open_session
+from usersd.handlers.session import NO_SUCH_USER, PENDING_COOKIE, open_session
 from usersd.inputs import Body, optional, optional_strings, required
 from usersd.openapi.operation import MANAGEMENT, NEW_SESSION, SIGNING_IN, Operation
 from usersd.openapi.schemas import DONE, EMAIL, GROUP_NAME, NAME, NEW_PASSWORD, ROLE, USER, string
@@ -74,6 +74,10 @@ def withdraw(request: Request, service: Service) -> dict[str, Any]:
     USER,
     Acceptance,
     sets_cookie=NEW_SESSION,
+    refusals={
+        401: "The invitation is accepted, and the account has a second factor, as an active one may that was invited: the answer sets the cookie of the second step."
+    },
+    refusal_headers=PENDING_COOKIE,
 )
 def accept(request: Request, service: Service) -> dict[str, Any]:
     """Accept an invitation. With the link of the email: sets name and password, confirms the address and signs in."""

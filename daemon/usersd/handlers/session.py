@@ -27,7 +27,7 @@ _REFUSED_LOGIN = {
     "the cookie of the second step; or the code is wrong.",
     403: "The account is inactive, its app is closed after too many wrong codes, or the request comes from another site.",
 }
-_SECOND_STEP = {
+PENDING_COOKIE = {
     401: {
         "Set-Cookie": (
             "If a second factor is required: the cookie of the second step.",
@@ -61,7 +61,7 @@ class Credentials(Body, missing="Email and password are required"):
     Credentials,
     sets_cookie=NEW_SESSION,
     refusals=_REFUSED_LOGIN,
-    refusal_headers=ACCOUNT_STATE | _SECOND_STEP,
+    refusal_headers=ACCOUNT_STATE | PENDING_COOKIE,
 )
 def login(request: Request, service: Service) -> dict[str, Any]:
     """Sign in. A session that the request came with ends and is replaced. A 403 after the right password has the header
