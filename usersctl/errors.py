@@ -56,6 +56,19 @@ class LastAdmin(Invalid):
         )
 
 
+class NothingToInvite(Invalid):
+    """The account is one that no invitation opens. An operator's words were right, so the command does not call it misuse."""
+
+    code = "not_needed"
+
+    def __init__(self, email: str) -> None:
+        super().__init__(
+            "This account needs no invitation",
+            hint="only accounts that await their owner, and active ones without a password, are invited",
+            value=email,
+        )
+
+
 class Unauthenticated(UsersError):
     code = "unauthenticated"
 

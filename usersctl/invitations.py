@@ -10,7 +10,7 @@ from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
 from usersctl.durations import span
-from usersctl.errors import Forbidden, Invalid, Taken
+from usersctl.errors import Forbidden, Invalid, NothingToInvite, Taken
 from usersctl.fields import lookup_key, name_of, normal_email, normal_group, normal_name, normal_role
 from usersctl.groups import set_groups
 from usersctl.lockdown import refuse_in_lockdown
@@ -121,8 +121,7 @@ class Invitations(NamedTuple):
         """Within the transaction of an admin who was admitted."""
         user = tx.existing_user(user_id)
         if not user.awaits_owner and (not user.active or password_is_set(tx.credentials_of(user_id))):
-            hint = "only accounts that await their owner, and active ones without a password, are invited"
-            raise Invalid("This account needs no invitation", hint=hint, value=user.email)
+            raise NothingToInvite(user.email)
         present = tx.invitation_of(user_id)
         is_nameless = present is not None and present.is_nameless
         again = present is not None

@@ -85,7 +85,7 @@ def test_exit_codes_of_invite(usersctl: Command) -> None:
     usersctl.add("eve", active=False)
     for reference in (ADA, EVE):
         refused = usersctl("invite", "resend", reference, "--json")
-        assert (refused.code, refused.error["code"]) == (2, "invalid")
+        assert (refused.code, refused.error["code"]) == (5, "not_needed")
         assert refused.error["message"].startswith("This account needs no invitation")
     assert usersctl("invite", "resend", BOB).code == 3
     assert usersctl("invite", "revoke", ADA).code == 5

@@ -207,6 +207,19 @@ def test_an_account_without_a_factor_ignores_a_code(site: Site) -> None:
     assert site.client().login(site.add().email, PASSWORD, code="000000").status == 200
 
 
+def test_an_empty_code_counts_as_left_out_and_is_no_guess(site: Site, ada: tuple[Client, Phone]) -> None:
+    client, phone = ada
+    waiting = second_step(site.client(), code="")  # as from a form with a field for those who have an app
+    for fields in ({"code": ""}, {"code": "", "recoveryCode": ""}) * 3:
+        reply = finish(waiting, **fields)
+        assert (reply.status, reply.message) == (400, "One of code, recoveryCode and credential is required")
+    assert finish(waiting, code="", recoveryCode=phone.codes[0]).status == 200
+    refused = client.post(CONFIRM, {"code": "", "password": PASSWORD})
+    assert (refused.status, refused.message) == (403, "Second factor required")
+    grace = site.signed_in(site.add("grace"))
+    assert grace.post(CONFIRM, {"code": "", "password": PASSWORD}).status == 200
+
+
 def test_a_code_works_once(site: Site, ada: tuple[Client, Phone]) -> None:
     _, phone = ada
     code = phone.next_code()

@@ -34,6 +34,7 @@ _OF_ERRORS: dict[type, ExitCode] = {
     errors.NotFound: ExitCode.NOT_FOUND,
     errors.Taken: ExitCode.TAKEN,
     errors.LastAdmin: ExitCode.REFUSED,
+    errors.NothingToInvite: ExitCode.REFUSED,
     errors.Busy: ExitCode.UNUSABLE,  # for a command, only the database can be busy
     errors.ConfigError: ExitCode.UNUSABLE,
     errors.StoreUnusable: ExitCode.UNUSABLE,

@@ -71,7 +71,7 @@ def login(request: Request, service: Service) -> dict[str, Any]:
     if is_address:  # an invalid address may be a password in the wrong field: it is not logged
         request.log_fields["email"] = email
     factor = None
-    if body.code is not None:
+    if body.code:  # a form sends a field that its user left empty
         proof = Proof(code=body.code)
         factor = partial(service.second_step.prepare, proof=proof, by=request.actor)
     signed_in = service.sessions.login(
@@ -123,7 +123,7 @@ class SecondFactor(Body):
 
     @property
     def _values(self) -> tuple[str | None, str | None, dict[str, Any] | None]:
-        return self.code, self.recovery_code, self.credential
+        return self.code or None, self.recovery_code or None, self.credential  # an empty one is no guess
 
 
 class ProofOfIdentity(SecondFactor):
