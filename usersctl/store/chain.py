@@ -1,6 +1,6 @@
 """The hash chain of the audit trail: the hash of a row covers its content and the hash of the row before it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -31,14 +31,19 @@ class ChainStep(NamedTuple):
     next: int | None  # the id after which the next step begins; None: this was the last one
 
 
+# The encoder of `json` would take several times as long, because it prepares itself for each row.
+_AS_JSON: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring_ascii,
+    int: str,
+    type(None): lambda _: "null",
+}
+
+
 def link(before: bytes, row: Sequence[Any]) -> bytes:
     """`row`: all columns but the hash. It includes the id, so that two rows cannot be swapped."""
     import hashlib  # late: commands that only read do without
 
-    # As JSON. The encoder of `json` would take several times as long, because it prepares itself for each row.
-    values = [
-        "null" if v is None else str(v) if isinstance(v, int) else encode_basestring_ascii(v) for v in row
-    ]
+    values = [_AS_JSON[type(value)](value) for value in row]
     return hashlib.sha256(before + f"[{','.join(values)}]".encode()).digest()
 
 
