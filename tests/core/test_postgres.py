@@ -150,7 +150,8 @@ def test_the_members_that_a_group_gets_at_once_are_counted_at_once(database: Con
         ids = tx.add_users([Newcomer(f"{n}@example.org", f"{n}") for n in range(50)])
         for name, members in (("staff", ids), ("others", ids[:1])):
             group = tx.add_group(name)
-            assert group and tx.join_group(group.id, members) == set(members)
+            assert group
+            assert tx.join_group(group.id, members) == set(members)
     with postgres.opened(database) as connection:
         rows = connection.run("SELECT name, members, CAST(ctid AS TEXT) FROM groups ORDER BY name").fetchall()
 
