@@ -20,6 +20,8 @@ MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
 # Characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern.
 MOST_ESTIMATED = 24
+LONGEST_REPETITION = 12  # characters; longer ones are on no attacker's short list
+ROWS = ("0123456789" * 8, "abcdefghijklmnopqrstuvwxyz" * 3)
 
 # Other systems write a mark before it, and some hash the password before: see _prepared().
 _BCRYPT = re.compile(
@@ -258,7 +260,7 @@ def _refuse_common(settings: Settings, folded: str, owner: User | Newcomer) -> N
         raise Invalid("Password must not be your own email address or name")
     if folded in _names_of_service(settings):
         raise Invalid("Password must not be the name or address of this service")
-    if folded in _common_passwords():
+    if folded in _common_passwords() or _is_pattern(folded):
         raise Invalid("Password is too common: it is on lists that attackers try first")
 
 
@@ -290,7 +292,15 @@ def _strength(settings: Settings, password: str, owner: User | Newcomer) -> int:
 def _common_passwords() -> frozenset[str]:
     from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
-    return frozenset(FREQUENCY_LISTS["passwords"])
+    # Its list of passwords lacks those that stand higher in another of its lists, such as the first name "michelle".
+    others = (words[:1000] for kind, words in FREQUENCY_LISTS.items() if kind != "passwords")
+    return frozenset(FREQUENCY_LISTS["passwords"]).union(*others)
+
+
+def _is_pattern(folded: str) -> bool:
+    """The list lacks such passwords as well, however common: 88888888, 12341234, 87654321. script.js has the same."""
+    repeats = len(folded) <= LONGEST_REPETITION and re.fullmatch(r"(.{1,4})\1+", folded, re.DOTALL)
+    return bool(repeats) or any(folded in row or folded[::-1] in row for row in ROWS)
 
 
 def _bytes(password: str) -> bytes:

@@ -311,6 +311,9 @@ def test_the_rule_about_common_passwords_turns_while_a_password_is_typed(ada: Vi
         ("grace hopped", "met"),
         ("127.0.0.1", "broken"),
         ("sunshine", "broken"),
+        ("Michelle", "broken"),
+        ("12341234", "broken"),
+        ("0987654321", "broken"),
         ("correct horse battery", "met"),
     ):
         ada.fills(Password=password)

@@ -169,8 +169,8 @@ class Settings(NamedTuple):
     require_special_chars: Annotated[bool, Key("passwordValidation.requireSpecialChars", values.boolean,
         "A password needs a character that is neither a letter, a digit nor a space.")] = False
     prevent_common_passwords: Annotated[bool, Key("passwordValidation.preventCommonPasswords", values.boolean,
-        "Refuses some tens of thousands of known passwords, the user's own email, the part before its @, and name, and the "
-        "name and host of the service.")] = True
+        "Refuses some tens of thousands of known passwords and frequent words; repetitions and rows such as 12341234 and "
+        "87654321; the user's own email, the part before its @, and name; the name and host of the service.")] = True
     min_strength: Annotated[int, Key("passwordValidation.minStrength", values.whole(0, 4),
         "The least strength that zxcvbn estimates: 1 withstands guesses through the login, 2 and 3 more of them, 4 guesses "
         "against a stolen hash. 0 does not ask.")] = 0

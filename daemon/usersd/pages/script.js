@@ -501,6 +501,7 @@ async function loadCommon(path) {
 // daemon/usersd/pages/common_passwords.py writes what this reads. Undefined until it is there.
 function isUncommon(password, own) {
   if (own.includes(password)) return false;
+  if (RULES.length(password) && isPattern(password)) return false;
   if (!commonBits || !RULES.length(password)) return undefined;
   const bytes = new TextEncoder().encode(password);
   const [first, second] = [2166136261, 709607].map((start) => bytes.reduce((hash, byte) => Math.imul(hash ^ byte, 16777619) >>> 0, start));
@@ -509,6 +510,13 @@ function isUncommon(password, own) {
     if (!(commonBits[place >> 3] & (1 << (place & 7)))) return true;
   }
   return false;
+}
+
+function isPattern(password) {
+  const signs = [...password];
+  const repeats = signs.length <= 12 && /^(.{1,4})\1+$/su.test(password);
+  const backwards = signs.reverse().join("");
+  return repeats || ["0123456789".repeat(8), "abcdefghijklmnopqrstuvwxyz".repeat(3)].some((row) => row.includes(password) || row.includes(backwards));
 }
 
 function ownWords(form) {
