@@ -55,7 +55,8 @@ def test_a_token_is_made_shown_once_copied_and_ended(site: Site, visit: Visit) -
     dialog.get_by_role("button", name="Copy", exact=True).click()
     expect(dialog.get_by_role("button", name="Copied")).to_be_visible()
     assert ada.page.evaluate("navigator.clipboard.readText()") == token
-    ada.page.keyboard.press("Escape")
+    for _ in range(3):
+        ada.page.keyboard.press("Escape")  # too easily pressed for what is shown once
     expect(dialog).to_be_visible()
     ada.presses("I have kept it")
     ada.sees("The token has been made.")

@@ -62,6 +62,17 @@ def test_a_date_is_not_cut_off_at_a_zoom_of_400_percent(site: Site, visit: Visit
         assert visitor.field(label).bounding_box()["width"] > 160, label
 
 
+def test_a_date_stands_in_the_middle_of_its_field(site: Site, visit: Visit) -> None:
+    """Chromium has it there in any case, and WebKit only in a box that says so."""
+    visitor = visit(site)
+    visitor.signs_in(at="/login?redirect=/audit")
+    for label in ("From (UTC)", "To (UTC)"):
+        styles = visitor.field(label).evaluate(
+            "(input) => { const s = getComputedStyle(input); return [s.display, s.alignItems]; }"
+        )
+        assert styles == ["flex", "center"]
+
+
 def test_an_admin_checks_the_whole_chain(site: Site, visit: Visit) -> None:
     visitor = visit(site)
     visitor.signs_in(at="/login?redirect=/audit")

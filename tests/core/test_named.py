@@ -81,7 +81,8 @@ def test_a_copy_may_have_other_values(kind: Any) -> None:
     made = kind(1, "x")
     assert made._replace(right="y", number=2) == (1, "y", None, 2)
     assert made == (1, "x", None, 1)
-    with pytest.raises(ValueError, match="other"):
+    # Those of the library raise a TypeError since Python 3.13.
+    with pytest.raises((TypeError, ValueError), match="other"):
         made._replace(other=1)
 
 
