@@ -186,7 +186,12 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
   }
   if (answer.status === 401 && signedIn && result?.statusMessage === "Authentication required") {
     const here = encodeURIComponent(location.pathname + location.search);
-    say(t("say.ended"), "note bad", " ", makeLink("", t("say.again"), "/login?redirect=" + here));
+    const again = makeLink("", t("say.again"), "/login?redirect=" + here);
+    const note = say(t("say.ended"), "note bad ended", " ", again);
+    if ([...all("input, textarea")].some((field) => field.value !== field.defaultValue)) {
+      again.target = "_blank";
+      note.append(" ", t("say.kept"));
+    }
   } else {
     const message = result?.statusMessage;
     if (message === "Confirm that it is you" && await isConfirmed?.(method, path)) return ask(method, path, body, refused);
@@ -443,11 +448,13 @@ for (const button of all("[data-logout]")) {
   onPress(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout);
 }
 
-// Another tab may have ended the session, or signed in as another user.
+// Another tab may have ended the session, or signed in again, perhaps as another user.
 on(document, "visibilitychange", async () => {
   if (!signedIn || document.hidden) return;
   const result = await ask("GET", "/api/users/me", undefined, () => {});
-  if (result && String(result.user.id) !== signedIn) location.reload();
+  if (!result) return;
+  if (String(result.user.id) !== signedIn) location.reload();
+  $("#notes .ended")?.remove();
 });
 
 // A page from the browser's back-forward cache may show a user who has signed out.
