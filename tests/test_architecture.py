@@ -622,10 +622,11 @@ def test_a_journey_is_imported_by_no_other_room_but_the_service() -> None:
         assert not ROOMS[room] & {*journeys, "usersctl.service"}, room
 
 
-def test_the_core_starts_without_a_heavy_library() -> None:
-    code = (
-        f"import sys, usersctl.service; print([name for name in {NOT_AT_THE_START} if name in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("module", "late"), [("usersctl.service", NOT_AT_THE_START), ("usersd.start, usersd.app", ("bottle",))]
+)
+def test_core_and_daemon_start_without_a_heavy_library(module: str, late: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print([name for name in {late} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,10 +1,9 @@
 """Which row of the route table a path belongs to."""
 
-from collections.abc import Iterable
-
-import bottle
+from collections.abc import Callable, Iterable
 
 from usersctl.config import Settings
+from usersctl.lazy import lazy
 from usersctl.named import NamedTuple
 from usersd.routing import (
     OF_THE_APPLICATION,
@@ -42,20 +41,17 @@ class Router:
 
     def __init__(self, table: Iterable[Route], settings: Settings) -> None:
         self._plain: dict[str, Match] = {}
-        self._patterns = bottle.Router()
+        self._patterns: dict[str, Match] = {}
         self._lanes: dict[tuple[str, str], Lane] = {}  # of patterns, by method and all segments but the last
-        patterns: dict[str, Match] = {}
         table = tuple(table)
         for route in (*configured(table, settings), *own_callbacks(table, settings)):
-            matches = patterns if "<" in route.path else self._plain
+            matches = self._patterns if "<" in route.path else self._plain
             match = matches.setdefault(route.path, Match({}, {}))
             match.methods[route.method] = route
-            if route.lane is not None and matches is patterns:
+            if route.lane is not None and matches is self._patterns:
                 self._lanes[route.method, route.path.rpartition("/")[0]] = route.lane
             if route.method == "GET":
                 match.methods["HEAD"] = route
-        for path, match in patterns.items():
-            self._patterns.add(path, "ANY", match.methods)
 
     def match(self, path: str | None) -> Match:
         """None is a path that is not UTF-8."""
@@ -64,14 +60,30 @@ class Router:
         match = self._plain.get(path)
         if match is not None:
             return match
-        try:
-            methods, segments = self._patterns.match({"REQUEST_METHOD": "ANY", "PATH_INFO": path})
-        except bottle.HTTPError:
-            return NO_MATCH
-        # The end of Bottle's patterns also matches before a final line feed, which no segment then holds.
-        if path.endswith("\n") and not any(segment.endswith("\n") for segment in segments.values()):
-            return NO_MATCH
-        return Match(methods, segments)
+        return self._match_pattern(path)
+
+    @lazy
+    def _match_pattern(self) -> Callable[[str], Match]:
+        """Made for the first path that is not plain: Bottle takes long to import, and compiles all patterns for each one that
+        is added."""
+        from bottle import HTTPError
+        from bottle import Router as Patterns
+
+        patterns = Patterns()
+        for pattern, known in self._patterns.items():
+            patterns.add(pattern, "ANY", known.methods)
+
+        def match(path: str) -> Match:
+            try:
+                methods, segments = patterns.match({"REQUEST_METHOD": "ANY", "PATH_INFO": path})
+            except HTTPError:
+                return NO_MATCH
+            # The end of Bottle's patterns also matches before a final line feed, which no segment then holds.
+            if path.endswith("\n") and not any(segment.endswith("\n") for segment in segments.values()):
+                return NO_MATCH
+            return Match(methods, segments)
+
+        return match
 
     def keeps(self, path: str | None) -> bool:
         """Whether a path belongs to the service where an application stands beside it."""
