@@ -10,7 +10,7 @@ from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import name_of
-from usersctl.groups import create_group, join_groups, set_groups
+from usersctl.groups import change_groups, create_group, join_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, Role, User
@@ -74,6 +74,7 @@ class Writing:
         self.unknown_groups = 0  # rows with one
         self.hint = ""
         self.changes: list[Change] = []  # that the audit trail has not yet
+        self.moves: dict[int, tuple[User, Sequence[str], Sequence[str]]] = {}  # groups to change, by user
 
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Rows with their places. Those whose address and provider id are free are added together, the others one by one."""
@@ -99,11 +100,13 @@ class Writing:
         self._record()
 
     def _record(self) -> None:
-        """Changes that follow each other together: on a server each change of the end of the trail takes longer than the
-        one before, until the commit."""
+        """Changes that follow each other together: on a server each change of a group takes longer than the one before,
+        until the commit."""
         if self.changes:
             self.tx.audit_each(self.options.by, "import-update", self.changes)
             self.changes.clear()
+        change_groups(self.tx, self.moves.values(), by=self.options.by)
+        self.moves.clear()
 
     def imported(self) -> Imported:
         if self.unknown_groups:
@@ -233,16 +236,19 @@ class Writing:
                 given.setdefault("issuer", identity.issuer)
 
     def _update(self, known: User, row: dict[str, Any]) -> bool:
+        if known.id in self.moves:  # by an earlier row
+            self._record()
         relinked, groups = self._relink(known, row), row.pop("groups", None)
         row.pop("identities", None)
         recorded = _update(self.tx, known, row, relinked=relinked)
         if recorded is not None:
             self.admins += recorded.get("role") == Role.ADMIN
             self.changes.append((known.id, known.email, recorded))
-        if groups is None:
+        present = self.tx.groups_of(known.id)
+        if groups is None or set(groups) == set(present):
             return recorded is not None
-        self._record()
-        return set_groups(self.tx, known, groups, by=self.options.by) or recorded is not None
+        self.moves[known.id] = (known, present, groups)
+        return True
 
     def _relink(self, known: User, row: dict[str, Any]) -> list[str]:
         """Gives the account the identities of the row, and returns their providers; those of others stay."""
