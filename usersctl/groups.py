@@ -59,18 +59,27 @@ def delete_group(tx: Transaction, group: Group, *, by: Actor) -> None:
     tx.audit(by, "group-delete", group=group.name, members=group.members)
 
 
-def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> bool:
-    """Exactly these; Invalid if one does not exist. Returns whether that changed anything."""
-    wanted = {name: tx.group(name) for name in names}
-    unknown = sorted(name for name, group in wanted.items() if group is None)
+def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> None:
+    """Exactly these; Invalid if one does not exist."""
+    unknown = sorted(name for name in names if tx.group(name) is None)
     if unknown:
         raise Invalid("Unknown group", value=unknown[0], hint="see: usersctl group list")
-    present = tx.groups_of(user.id)
-    for name in sorted({*present, *wanted}):
-        is_wanted = name in wanted
-        if is_wanted != (name in present):
-            change_members(tx, group_named(tx, name), [user], into=is_wanted, by=by)
-    return set(present) != set(wanted)
+    change_groups(tx, [(user, tx.groups_of(user.id), names)], by=by)
+
+
+def change_groups(
+    tx: Transaction, accounts: Iterable[tuple[User, Iterable[str], Iterable[str]]], *, by: Actor
+) -> None:
+    """All of a group at once. `accounts`: the groups before and after, for each."""
+    joining, leaving = defaultdict[str, list[User]](list), defaultdict[str, list[User]](list)
+    for user, before, after in accounts:
+        for name in set(after).difference(before):
+            joining[name].append(user)
+        for name in set(before).difference(after):
+            leaving[name].append(user)
+    for into, changed in ((True, joining), (False, leaving)):
+        for name in sorted(changed):
+            change_members(tx, group_named(tx, name), changed[name], into=into, by=by)
 
 
 class Groups(NamedTuple):

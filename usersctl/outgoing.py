@@ -25,7 +25,7 @@ LATEST = 2 * LONGEST_DELAY
 
 
 class Attempt(NamedTuple):
-    """What became of one email, for the log. Never the link."""
+    """What became of one email or event, for the log. Never the link."""
 
     email: QueuedEmail
     state: EmailState

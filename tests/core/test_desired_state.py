@@ -596,6 +596,13 @@ def test_what_deactivates_deletes_or_takes_the_admin_role_has_to_be_confirmed(
     assert everything(service) != before
 
 
+def test_what_ends_an_invitation_has_to_be_confirmed(service: Service) -> None:
+    apply(service, people({"email": ADA, "role": "admin"}, {"email": BOB, "invite": True}))
+    state = read(people({"email": BOB, "active": False}))
+    with pytest.raises(Forbidden, match="ends an invitation"):
+        service.desired_state.apply(state, Options(), confirmed=False, by=OPERATOR)
+
+
 # --- plan and database are of one moment ---
 
 

@@ -154,3 +154,35 @@ def test_import_and_export_leave_second_factors_alone(service: Service) -> None:
     assert len(query(service, "SELECT * FROM totp_secrets")) == 1
     (exported,) = service.transfer.export_rows(with_hashes=True)
     assert not {name for name in exported if "factor" in name or "totp" in name}
+
+
+def test_an_import_changes_the_members_of_a_group_by_one_statement(service: Service) -> None:
+    """On a server each change of a group takes longer than the one before, until the commit."""
+    for group in ("board", "staff"):
+        service.groups.create(group, by=OPERATOR)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+
+    def move(group: str) -> Imported:
+        people = ({"email": f"user{n}@example.com", "groups": [group]} for n in range(100))
+        return service.transfer.import_rows(((f"row {n}", row) for n, row in enumerate(people)), options)
+
+    assert move("staff").created == 100
+    with statements(service) as run:
+        assert move("board").updated == 100
+    # Each is reported once more for each of its triggers.
+    changes = {
+        text for text in run if text.startswith(("INSERT INTO group_members", "DELETE FROM group_members"))
+    }
+    assert len(changes) == 2
+    assert [(group.name, group.members) for group in service.groups.all()] == [("board", 100), ("staff", 0)]
+    assert move("board").unchanged == 100
+
+
+def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -> None:
+    for group in ("board", "staff"):
+        service.groups.create(group, by=OPERATOR)
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    rows = [("row", {"email": user.email, "groups": [group]}) for group in ("staff", "board")]
+    assert service.transfer.import_rows(rows, options).updated == 2
+    assert service.groups.of(user.id) == ("board",)

@@ -155,7 +155,7 @@ def test_the_members_that_a_group_gets_at_once_are_counted_at_once(database: Con
     with postgres.opened(database) as connection:
         rows = connection.run("SELECT name, members, CAST(ctid AS TEXT) FROM groups ORDER BY name").fetchall()
 
-    # Each change leaves a version of the row behind: these are the third and the fourth.
+    # Each change leaves a version of the row behind: these are the fourth and the second.
     assert rows == [("others", 1, "(0,4)"), ("staff", 50, "(0,2)")]
 
 

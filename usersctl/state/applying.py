@@ -1,13 +1,12 @@
 """Carries out a plan, within the transaction in which it was made."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from usersctl import invited
 from usersctl.addresses import has_lapsed, make_free, overrule_registration, remove_registration
 from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.fields import name_of
-from usersctl.groups import change_members, create_group, delete_group, group_named, join_groups
+from usersctl.groups import change_groups, create_group, delete_group, group_named, join_groups
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Newcomer, User
 from usersctl.state.planning import (
@@ -91,7 +90,7 @@ class Applying:
         join_groups(tx, members)
         if created:
             tx.audit_each(self.by, "create", created)
-        self._change_groups([(user, [], view["groups"]) for user, view in invitees])
+        change_groups(tx, [(user, [], view["groups"]) for user, view in invitees], by=self.by)
         for user, _ in invitees:
             self._send_invitation(user, is_nameless=_is_nameless(user), created=True)
 
@@ -124,27 +123,14 @@ class Applying:
 
     def _update(self, changes: Sequence[Change]) -> None:
         accounts = list(self._with_accounts(changes))
-        self._change_groups(
-            [
-                (user, change.before["groups"], change.after["groups"])
-                for change, user in accounts
-                if change.before and change.after
-            ]
-        )
+        moved = [
+            (user, change.before["groups"], change.after["groups"])
+            for change, user in accounts
+            if change.before and change.after
+        ]
+        change_groups(self.tx, moved, by=self.by)
         for change, user in accounts:
             self._update_account(user, change.before or {}, change.after or {})
-
-    def _change_groups(self, accounts: Iterable[tuple[User, Iterable[str], Iterable[str]]]) -> None:
-        """All of a group at once. `accounts`: the groups before and after, for each."""
-        joining, leaving = defaultdict[str, list[User]](list), defaultdict[str, list[User]](list)
-        for user, before, after in accounts:
-            for name in set(after).difference(before):
-                joining[name].append(user)
-            for name in set(before).difference(after):
-                leaving[name].append(user)
-        for into, changed in ((True, joining), (False, leaving)):
-            for name in sorted(changed):
-                change_members(self.tx, group_named(self.tx, name), changed[name], into=into, by=self.by)
 
     def _update_account(self, user: User, before: View, after: View) -> None:
         asked = {key: after[key] for key in ASKED if after[key] != before[key]}

@@ -109,7 +109,7 @@ class Adoption:
             yield f"{len(self.odd_roles) - 5} more unknown roles become user"
         for kind, count in self.odd_hashes.most_common():
             rows = counted(count, "row")
-            yield f"the password hashes of {rows} are {kind} and not bcrypt: no password will match them"
+            yield f"the password hashes of {rows} cannot be checked here ({kind}): no password will match them"
         if self.hashed_twice:
             rows, column = counted(self.hashed_twice, "row"), self.mapping["password_hash"][0]
             yield (

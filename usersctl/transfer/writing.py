@@ -10,7 +10,7 @@ from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import name_of
-from usersctl.groups import create_group, join_groups, set_groups
+from usersctl.groups import change_groups, create_group, join_groups
 from usersctl.invited import NOT_INVITED, begin, settle
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, UNUSABLE, Actor, Identity, Link, Newcomer, Role, User
@@ -73,7 +73,8 @@ class Writing:
         self.foreign_hashes: Counter[str] = Counter()
         self.unknown_groups = 0  # rows with one
         self.hint = ""
-        self.changes: list[Change] = []  # that the audit trail has not yet
+        self.changes: list[Change] = []  # that wait for their rows of the audit trail
+        self.moves: dict[int, tuple[User, Sequence[str], Sequence[str]]] = {}  # that wait: groups by user
 
     def write(self, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
         """Rows with their places. Those whose address and provider id are free are added together, the others one by one."""
@@ -96,14 +97,16 @@ class Writing:
             taken_emails.add(email)
             taken_ids |= ids
         self._add(free)
-        self._record()
+        self._catch_up()
 
-    def _record(self) -> None:
-        """Changes that follow each other together: on a server each change of the end of the trail takes longer than the
-        one before, until the commit."""
+    def _catch_up(self) -> None:
+        """What waits, because changes that follow each other are made together: on a server each change of a group takes
+        longer than the one before, until the commit."""
         if self.changes:
             self.tx.audit_each(self.options.by, "import-update", self.changes)
             self.changes.clear()
+        change_groups(self.tx, self.moves.values(), by=self.options.by)
+        self.moves.clear()
 
     def imported(self) -> Imported:
         if self.unknown_groups:
@@ -116,7 +119,7 @@ class Writing:
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
             return
-        self._record()
+        self._catch_up()
         newcomers = []
         for row in rows:
             fields = {"name": name_of(row["email"]), **row}
@@ -185,7 +188,7 @@ class Writing:
             problem, hint = why_taken
             self._refuse(where, problem, hint)
         elif known is None:
-            self._record()
+            self._catch_up()
             make_free(tx, self.emails, row["email"], by=by)
             self._add([row])
         elif self.options.on_conflict == "fail":
@@ -204,7 +207,7 @@ class Writing:
     def _find_groups(self, where: str, row: dict[str, Any]) -> None:
         unknown = [name for name in row.get("groups", ()) if self.tx.group(name) is None]
         if unknown and self.options.create_groups:
-            self._record()
+            self._catch_up()
             for name in unknown:
                 create_group(self.tx, name, by=self.options.by)
         elif unknown:
@@ -233,6 +236,8 @@ class Writing:
                 given.setdefault("issuer", identity.issuer)
 
     def _update(self, known: User, row: dict[str, Any]) -> bool:
+        if known.id in self.moves:  # by an earlier row
+            self._catch_up()
         relinked, groups = self._relink(known, row), row.pop("groups", None)
         row.pop("identities", None)
         recorded = _update(self.tx, known, row, relinked=relinked)
@@ -241,8 +246,10 @@ class Writing:
             self.changes.append((known.id, known.email, recorded))
         if groups is None:
             return recorded is not None
-        self._record()
-        return set_groups(self.tx, known, groups, by=self.options.by) or recorded is not None
+        present = self.tx.groups_of(known.id)
+        if set(groups) != set(present):
+            self.moves[known.id] = (known, present, groups)
+        return known.id in self.moves or recorded is not None
 
     def _relink(self, known: User, row: dict[str, Any]) -> list[str]:
         """Gives the account the identities of the row, and returns their providers; those of others stay."""

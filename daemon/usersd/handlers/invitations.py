@@ -75,7 +75,7 @@ def withdraw(request: Request, service: Service) -> dict[str, Any]:
     Acceptance,
     sets_cookie=NEW_SESSION,
     refusals={
-        401: "The invitation is accepted, and the account has a second factor, as an active one may that was invited: the answer sets the cookie of the second step."
+        401: "The invitation is accepted, and the account has a second factor: the answer sets the cookie of the second step."
     },
     refusal_headers=PENDING_COOKIE,
 )
