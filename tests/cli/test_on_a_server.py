@@ -278,6 +278,31 @@ def test_a_server_that_takes_no_writes_is_told_apart_from_one_that_is_away(
 
 
 @pytest.mark.parametrize(
+    ("state", "sentence", "told", "way_on"),
+    [
+        ("25006", "une transaction en lecture seule", "is read-only", "if this is a standby"),
+        ("42501", "keine Berechtigung für Schema", "does not let", "name OWNER TO role"),
+    ],
+)
+def test_the_way_on_is_told_whatever_language_the_server_speaks(
+    usersctl: Command, postgres_database: Make, state: str, sentence: str, told: str, way_on: str
+) -> None:
+    """A trigger says what a server with another `lc_messages` would say: that needs a locale which few machines have."""
+    database = postgres_database(empty=True)
+    with postgres.opened(database) as connection:
+        connection.run(
+            "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS"
+            f" $$BEGIN RAISE EXCEPTION '{sentence}' USING ERRCODE = '{state}'; END$$"
+        )
+        connection.run("CREATE EVENT TRIGGER refused ON ddl_command_start EXECUTE FUNCTION refuse()")
+    done = usersctl("db", "init", env={"USERS_DATABASE": database})
+    assert done.code == 6
+    assert f" {told}" in done.stderr
+    assert sentence in done.stderr
+    assert way_on in done.stderr
+
+
+@pytest.mark.parametrize(
     ("mode", "words", "told"),
     [
         ("ACCESS EXCLUSIVE", "show ada@example.com", "takes too long"),

@@ -58,9 +58,7 @@ _HINTS = {
     "2BP01": "drop it, and make it again afterwards",
     "42P06": "drop that schema, or give it another name",
 }
-# In the words of libpq and the server.
-_READ_ONLY = re.compile(r"read-only|hot standby")
-_MAY_NOT_CREATE = re.compile(r"denied for (?:schema|database) ")
+_READ_ONLY = re.compile(r"read-only|hot standby")  # in the words of libpq
 _IDLE = "idle_in_transaction_session_timeout = '10s'"
 # For a transaction that copies everything, or waits while another database is filled.
 TAKES_LONG = (
@@ -325,7 +323,7 @@ class PostgresStore(Store):
         if problem is None:
             raise error
         hint = _HINTS.get(error.state)
-        if _MAY_NOT_CREATE.search(str(error)):
+        if error.state == "42501" and error.statement.startswith("CREATE "):
             hint = "let the role create there: make it the owner, as by ALTER DATABASE name OWNER TO role"
         return StoreUnusable(f"{self.name} {problem} ({error})", hint=hint)
 
@@ -340,13 +338,14 @@ class PostgresStore(Store):
         if isinstance(error, Away) and REFUSAL.search(str(error)):
             hint = "see the limits, the roles and the log of the server; a daemon goes on by itself when it is let in"
             return ServerAway(f"{self.name} refuses the connection: {error}", hint=hint)
-        if _READ_ONLY.search(str(error)):
+        state = getattr(error, "state", "")
+        if state == "25006" or _READ_ONLY.search(str(error)):
             hint = (
                 "name the primary, if this is a standby; else see default_transaction_read_only of the database and the"
                 " role; a daemon goes on by itself when it may write"
             )
             return ServerAway(f"{self.name} {_PROBLEMS['25006']}: {error}", hint=hint)
-        problem = _PROBLEMS.get(getattr(error, "state", ""), "is away")
+        problem = _PROBLEMS.get(state, "is away")
         hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         return ServerAway(f"{self.name} {problem}: {error}", hint=hint)
 
