@@ -589,9 +589,10 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
     assert map_columns(columns, {}, google)["oauth_id"] == ["google_id"]
     assert "oauth_id" not in map_columns(columns[:2], {}, github)
     assert "oauth_id" not in map_columns(columns, {"oauth_id": ""}, google)
-    with pytest.raises(Invalid, match="No column looks like") as refused:
-        map_columns(["Nr", "Kontakt"], {}, google)
-    assert refused.value.hint == "say which it is with --map email=COLUMN; there are Nr, Kontakt"
+    for others, there_are in ((["Nr", "Kontakt"], "Nr, Kontakt"), ([], "none")):
+        with pytest.raises(Invalid, match="No column looks like") as refused:
+            map_columns(others, {}, google)
+        assert refused.value.hint == f"say which it is with --map email=COLUMN; there are {there_are}"
     with pytest.raises(Invalid, match="no column 'shoes' there"):
         map_columns(columns, {"name": "shoes"}, google)
     with pytest.raises(Invalid, match="no column 'shoes' here"):

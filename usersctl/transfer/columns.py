@@ -64,7 +64,7 @@ def _named(columns: Sequence[str], theirs: str, option: str) -> list[str]:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    return listed([name[:40] for name in columns], 30)
+    return listed([name[:40] for name in columns], 30) or "none"
 
 
 def _guess(columns: Sequence[str], settings: Settings) -> dict[str, list[str]]:
