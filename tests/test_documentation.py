@@ -26,6 +26,8 @@ from support.documentation import (
 from support.receivers import table
 from support.web import Client
 
+from usersctl import errors
+from usersctl.cli.exit_codes import code_of
 from usersctl.cli.snippet import Snippet
 from usersctl.cli.tree import DEFAULTS
 from usersctl.config import settings, sources
@@ -69,6 +71,37 @@ def test_the_readme_has_the_two_commands_once_each() -> None:
     lines = [line.strip() for line in README.splitlines()]
     assert lines.count(TRY_IT) == 1
     assert lines.count(TEST_IT) == 1
+
+
+# Of refusals that only a request can meet.
+CODES_OF_THE_DAEMON = {
+    "unauthenticated",
+    "second_factor",
+    "invalid_code",
+    "invalid_passkey",
+    "codes_closed",
+    "too_many",
+    "locked_down",
+    "sign_in_refused",
+}
+
+
+def test_the_page_of_the_command_has_the_codes_of_errors_with_their_exit_codes() -> None:
+    sentence = section("docs/command.md", "Read the exit code").partition("names the kind of the error: ")[2]
+    stated = {
+        code: int(number)
+        for codes, number in re.findall(r"((?:`\w+`(?:,\s)?)+) \((\d+)\)", sentence)
+        for code in re.findall(r"\w+", codes)
+    }
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)]
+    by_class = {
+        kind.code: int(code_of(kind.__new__(kind)))
+        for kind in classes
+        if kind is not errors.UsersError and kind.code not in CODES_OF_THE_DAEMON
+    }
+    assert by_class.items() <= stated.items()
+    others = {name for name in stated if name not in by_class}
+    assert others == {"bug", "usage", "io", "undeliverable", "not_ready", "interrupted"}
 
 
 # --- the command ---

@@ -57,7 +57,7 @@ class LastAdmin(Invalid):
 
 
 class NothingToInvite(Invalid):
-    """The account is one that no invitation opens. An operator's words were right, so the command does not call it misuse."""
+    """The arguments are right, and the account has no use for an invitation."""
 
     code = "not_needed"
 

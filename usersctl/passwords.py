@@ -20,7 +20,8 @@ MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
 # Characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern.
 MOST_ESTIMATED = 24
-LONGEST_REPETITION = 12  # characters; longer ones are on no attacker's short list
+# Neither is in a list of passwords, however common: repetitions of so many characters at most, and parts of these rows.
+LONGEST_REPETITION = 12
 ROWS = ("0123456789" * 8, "abcdefghijklmnopqrstuvwxyz" * 3)
 
 # Other systems write a mark before it, and some hash the password before: see _prepared().
@@ -298,7 +299,7 @@ def _common_passwords() -> frozenset[str]:
 
 
 def _is_pattern(folded: str) -> bool:
-    """The list lacks such passwords as well, however common: 88888888, 12341234, 87654321. script.js has the same."""
+    """Such as 88888888, 12341234 and 87654321. script.js has the same."""
     repeats = len(folded) <= LONGEST_REPETITION and re.fullmatch(r"(.{1,4})\1+", folded, re.DOTALL)
     return bool(repeats) or any(folded in row or folded[::-1] in row for row in ROWS)
 

@@ -496,7 +496,7 @@ def sign_in_details(session: Session) -> dict[str, Any]:
 
 
 def _may_sign_out(tx: Transaction, token: str, ip: str | None) -> bool:
-    """Whoever has stolen an API token does not end it from an address where it does not work."""
+    """Not from an address where an API token does not work: a thief could end it there."""
     known = tx.session(digest(token), expired=True)
     return known is not None and (known[0].ranges is None or is_within(ip, known[0].ranges))
 

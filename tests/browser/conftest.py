@@ -128,3 +128,13 @@ def house(make_service: Callable[..., Service]) -> Iterator[Callable[..., Site]]
             return stack.enter_context(running(service, table=table, listener=listener))
 
         yield house
+
+
+@pytest.fixture
+def ada(house: Callable[..., Site], visit: Callable[..., Visitor]) -> Visitor:
+    """A visitor with an account, at the login page. Some modules have another Ada."""
+    site = house()
+    site.add()
+    visitor = visit(site)
+    visitor.goes("/login")
+    return visitor

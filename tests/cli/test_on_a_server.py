@@ -284,7 +284,7 @@ def test_a_server_that_takes_no_writes_is_told_apart_from_one_that_is_away(
         ("42501", "keine Berechtigung für Schema", "does not let", "name OWNER TO role"),
     ],
 )
-def test_the_way_on_is_told_whatever_language_the_server_speaks(
+def test_messages_of_a_server_in_another_language_have_the_same_hints(
     usersctl: Command, postgres_database: Make, state: str, sentence: str, told: str, way_on: str
 ) -> None:
     """A trigger says what a server with another `lc_messages` would say: that needs a locale which few machines have."""

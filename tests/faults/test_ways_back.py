@@ -36,6 +36,7 @@ from support.faults import LONG
 from support.identities import provider_settings
 from support.postbox import Link, link_in, send_all
 from support.receivers import SECRET
+from support.tables import query
 
 from usersctl.clock import stamp
 from usersctl.config import Settings
@@ -64,13 +65,8 @@ SECOND = "second"  # a provider of auth.providers
 RECOVERED = "a password for the account that is back"
 WEB = Actor("anonymous", "192.0.2.1")
 RECEIVER = Webhook("receiver", "https://receiver.example.com/", (SECRET,))
-TOLD = (
-    "email",
-    "name",
-    "role",
-    "active",
-    "oauth_id",
-)  # of an account; a new picture and a sign-in tell no change
+# What events tell of an account. A new picture and a sign-in are no change.
+TOLD = ("email", "name", "role", "active", "oauth_id")
 
 PROVIDERS = (OAUTH, SECOND)
 
@@ -411,11 +407,8 @@ class Receiver:
         self.last = 0  # the id of the newest event that it has taken
 
     def take_all(self) -> None:
-        with self.service.store.read() as tx:
-            events = tx._run(
-                "SELECT id, kind, payload FROM outbox WHERE webhook = ? AND id > ? ORDER BY id",
-                (RECEIVER.name, self.last),
-            ).fetchall()
+        newer = "SELECT id, kind, payload FROM outbox WHERE webhook = ? AND id > ? ORDER BY id"
+        events = query(self.service, newer, RECEIVER.name, self.last)
         for self.last, kind, payload in events:
             user = json.loads(payload)["data"]["user"]
             is_new = user["id"] not in self.accounts

@@ -129,6 +129,12 @@ def expect(what: Any) -> Any:
     return expecting(what)
 
 
+def tries(visitor: Visitor, password: str) -> None:
+    """To sign in, at the login page."""
+    visitor.fills(Email="ada@example.com", Password=password)
+    visitor.presses("Sign in")
+
+
 def sees_profile(visitor: Visitor, at: str = "/") -> None:
     visitor.is_at(at)
     expect(visitor.page.get_by_role("heading", name="Your profile")).to_be_visible()

@@ -22,7 +22,10 @@ class ExitCode(IntEnum):
     MISUSE = 2, "Wrong usage or invalid input."
     NOT_FOUND = 3, "No such user, group, token, email or audit entry."
     TAKEN = 4, "The address, the group, the provider account or the file exists already."
-    REFUSED = 5, "Refused: `--yes` is missing, the answer was no, a limit applies, or no admin remains."
+    REFUSED = (
+        5,
+        "Refused: `--yes` is missing, the answer was no, a limit applies, the account is not one for this command, or no admin remains.",
+    )
     UNUSABLE = 6, "The database or the configuration cannot be used, or reading or writing failed."
     PARTLY_FAILED = 7, "Some of the work failed, or a check found a problem."
     PENDING = 8, "`apply --plan`: there are changes to apply."

@@ -452,9 +452,8 @@ for (const button of all("[data-logout]")) {
 on(document, "visibilitychange", async () => {
   if (!signedIn || document.hidden) return;
   const result = await ask("GET", "/api/users/me", undefined, () => {});
-  if (!result) return;
-  if (String(result.user.id) !== signedIn) location.reload();
-  $("#notes .ended")?.remove();
+  if (result && String(result.user.id) !== signedIn) location.reload();
+  if (result) $("#notes .ended")?.remove();
 });
 
 // A page from the browser's back-forward cache may show a user who has signed out.
@@ -508,8 +507,9 @@ async function loadCommon(path) {
 // daemon/usersd/pages/common_passwords.py writes what this reads. Undefined until it is there.
 function isUncommon(password, own) {
   if (own.includes(password)) return false;
-  if (RULES.length(password) && isPattern(password)) return false;
-  if (!commonBits || !RULES.length(password)) return undefined;
+  if (!RULES.length(password)) return undefined;
+  if (isPattern(password)) return false;
+  if (!commonBits) return undefined;
   const bytes = new TextEncoder().encode(password);
   const [first, second] = [2166136261, 709607].map((start) => bytes.reduce((hash, byte) => Math.imul(hash ^ byte, 16777619) >>> 0, start));
   for (let step = 0; step < 10; step += 1) {
@@ -519,6 +519,7 @@ function isUncommon(password, own) {
   return false;
 }
 
+// As _is_pattern in usersctl/passwords.py.
 function isPattern(password) {
   const signs = [...password];
   const repeats = signs.length <= 12 && /^(.{1,4})\1+$/su.test(password);

@@ -1,0 +1,61 @@
+"""A session that is over: what its tabs show, and what they keep."""
+
+from support.commands import PASSWORD
+from support.visitors import Visitor, expect, tries
+
+
+def test_a_session_that_ended_elsewhere_is_noticed_on_the_way_back_to_the_tab(ada: Visitor) -> None:
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.expected = {401}
+    ada.site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    ada.sees("Your session has ended.")
+    ada.follows("Sign in again")
+    ada.is_at("/login?redirect=%2F")
+
+
+def test_what_was_typed_before_the_session_ended_stays_while_its_user_signs_in_in_a_new_tab(
+    ada: Visitor,
+) -> None:
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.goes("/account")
+    ada.fills(Name="Ada King")
+    ada.site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
+    ada.expected = {401}
+    ada.presses("Save")
+    ada.sees("in a new tab, so that what you have typed stays here.")
+    typed_in = ada.page
+    with ada.context.expect_page() as opened:
+        ada.follows("Sign in again")
+    ada.page = opened.value
+    tries(ada, PASSWORD)
+    ada.is_at("/account")
+    ada.page = typed_in
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    ada.misses("Your session has ended.")
+    ada.presses("Save")
+    ada.sees("Saved")
+    assert ada.site.service.accounts.get(1).name == "Ada King"
+
+
+def test_a_tab_of_a_user_who_signed_out_shows_the_present_user(ada: Visitor) -> None:
+    ada.site.add("grace")
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    grace = ada.site.client()
+    grace.login("grace@example.com", PASSWORD)
+    ada.context.add_cookies([{"name": "auth_token", "value": grace.cookies["auth_token"], "url": ada.base}])
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(ada.field("Email")).to_have_value("grace@example.com")
+
+
+def test_the_back_button_shows_nothing_after_signing_out(ada: Visitor) -> None:
+    tries(ada, PASSWORD)
+    ada.is_at("/")
+    ada.presses("Sign out")
+    ada.is_at("/login")
+    ada.page.go_back()
+    ada.is_at("/login?redirect=/")
+    ada.misses("Your profile")
