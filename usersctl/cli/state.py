@@ -54,7 +54,7 @@ def apply(
     The file has a name, users (email, name, role, active, groups, invite) and groups (name). What an entry leaves out stays
     as it is. Accounts that it makes or adopts are managed by its name, and only those are pruned.
 
-    Without a terminal, --yes is needed to deactivate, to delete and to take the role admin.
+    Without a terminal, --yes is needed to deactivate, to delete, to end an invitation and to take the role admin.
     """
     from usersctl.state.planning import Conflicts, Options
     from usersctl.state.reading import Broken

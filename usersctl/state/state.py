@@ -52,7 +52,7 @@ class DesiredState(NamedTuple):
                 )
             if not confirmed and any(change.is_grave for change in changes):
                 raise Forbidden(
-                    "This deactivates, deletes, ends an invitation or takes the admin role; nothing was done",
+                    "This deactivates, deletes, ends an invitation or takes the role admin; nothing was done",
                     hint="look at it with --plan, and confirm with --yes",
                 )
             Applying(tx, self.emails, state.name, by=by).carry_out(changes)
