@@ -1,5 +1,6 @@
 """The service on PostgreSQL beside itself on SQLite, all on this machine: session check, logins, start, memory, growth."""
 
+import os
 import shutil
 import statistics
 import sys
@@ -35,6 +36,8 @@ sys.path.append(str(ROOT / "tests"))  # where the helpers of the tests find each
 
 from support.cluster import ROLE, Node, owned_folder
 
+AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
+
 # As it is installed: a commit waits for the disk.
 SETTINGS = {"fsync": "on", "shared_buffers": "128MB", "max_wal_size": "1GB"}
 
@@ -44,7 +47,21 @@ def measure(bench: Bench) -> Iterator[Figure]:
         yield from _sessions(bench, node)
         yield from _size(bench, node)
         yield from _start_and_memory(bench, node)
-        yield from logins.of(bench, _moved(bench, node, logins.filled(bench)), at_least=0.9)
+        with _one_order_of_priorities():
+            yield from logins.of(bench, _moved(bench, node, logins.filled(bench)), at_least=0.9)
+
+
+@contextmanager
+def _one_order_of_priorities() -> Iterator[None]:
+    """As docs/operating/postgresql.md advises where daemon and server share a machine. Only root can set it."""
+    before = AUTOGROUP.read_text() if os.access(AUTOGROUP, os.W_OK) else None
+    if before is not None:
+        AUTOGROUP.write_text("0")
+    try:
+        yield
+    finally:
+        if before is not None:
+            AUTOGROUP.write_text(before)
 
 
 @contextmanager

@@ -153,6 +153,18 @@ ROWS = (
         ),
     ),
     Row(
+        "session check on PostgreSQL while 32 clients log in, 1 connection; 16",
+        "itself without logins",
+        f"≥ 0.75 {RATE}, 99 of 100 within 20 ms",
+        "{:.2f}, {:.0f} ms; {:.2f}, {:.0f} ms",
+        (
+            "postgres: session check, 1 connection, while 32 clients log in: beside itself when all is quiet",
+            "postgres: session check, 1 connection, while 32 clients log in: 99 of 100 within",
+            "postgres: session check, 16 connections, while 32 clients log in: beside itself when all is quiet",
+            "postgres: session check, 16 connections, while 32 clients log in: 99 of 100 within",
+        ),
+    ),
+    Row(
         "memory of the idle daemon on PostgreSQL",
         "",
         "≤ 55 MB",

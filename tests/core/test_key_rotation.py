@@ -28,13 +28,11 @@ OLD, NEW = "old key " * 5, "new key " * 5
 
 def add_accounts(service: Service, count: int) -> list[int]:
     """Quickly: without a check of each."""
-    rows = [(f"user{n}@example.com", HASH) for n in range(count)]
+    names = ("email", "name", "password_hash", "active", "created_at", "updated_at")
+    moment = "2026-11-20T08:22:19.123Z"
+    rows = [(f"user{n}@example.com", "User", HASH, 1, moment, moment) for n in range(count)]
     with service.store.write() as tx:
-        tx._run_each(
-            "INSERT INTO users (email, name, password_hash, active, created_at, updated_at)"
-            " VALUES (?, 'User', ?, 1, '2026-11-20T08:22:19.123Z', '2026-11-20T08:22:19.123Z')",
-            rows,
-        )
+        tx._insert_rows("users", names, rows)
     return [number for (number,) in query(service, "SELECT id FROM users ORDER BY id")]
 
 

@@ -76,7 +76,7 @@ class Audit(Statements):
             row = (number, self.now_text, by.name, by.origin, action, user_id, email, text)
             link = chain.link(link, row)
             rows.append((*row, link))
-        self._run_each(f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._insert_rows("audit", AuditRow._fields, rows)
         if self.now_text < latest:
             milliseconds = (moment(latest) - moment(self.now_text)) // timedelta(milliseconds=1)
             set_back = max(set_back, milliseconds)

@@ -148,10 +148,8 @@ class Factors(Statements):
     def add_recovery_codes(self, user_id: int, hashes: list[bytes]) -> None:
         """In the place of those that the account has."""
         self.delete_recovery_codes(user_id)
-        self._run_each(
-            "INSERT INTO recovery_codes (user_id, code_hash, created_at) VALUES (?, ?, ?)",
-            [(user_id, code_hash, self.now_text) for code_hash in hashes],
-        )
+        rows = [(user_id, code_hash, self.now_text) for code_hash in hashes]
+        self._insert_rows("recovery_codes", ("user_id", "code_hash", "created_at"), rows)
 
     def count_recovery_codes(self, user_id: int) -> int:
         return self._number("SELECT count(*) FROM recovery_codes WHERE user_id = ?", (user_id,))

@@ -1,5 +1,6 @@
 """Which accounts and groups a file of `usersctl apply` manages, and how they stand."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -66,7 +67,8 @@ class Managed(Statements):
         return dict(self._run("SELECT name, managed_by FROM groups ORDER BY name"))
 
     def manage_users(self, name: str, user_ids: Iterable[int]) -> None:
-        self._run_each("UPDATE users SET managed_by = ? WHERE id = ?", ((name, each) for each in user_ids))
+        statement = f"UPDATE users SET managed_by = :name WHERE id IN ({self.AMONG})"
+        self._run(statement, {"name": name, "ids": json.dumps(list(user_ids))})
 
     def manage_group(self, name: str, group: str) -> None:
         self._run("UPDATE groups SET managed_by = ? WHERE name = ?", (name, group))

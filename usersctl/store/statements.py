@@ -1,6 +1,6 @@
 """Statements: the connection and the moment that the statements of one transaction share."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
@@ -10,6 +10,7 @@ from usersctl.lazy import lazy
 T = TypeVar("T")
 
 MOST = 2**62  # rows: more than any table holds, and still an integer of SQLite
+ROWS_OF_A_STATEMENT = 100
 
 
 class Rows(Protocol):
@@ -58,9 +59,6 @@ class Statements:
         """The first column of the first row; None if there is no row."""
         return self._first(lambda row: make(row[0]), statement, values)
 
-    def _run_each(self, statement: str, rows: Iterable[Any]) -> None:
-        self._connection.executemany(statement, rows)
-
     def _stream(self, statement: str, values: Any = ()) -> Iterable[Any]:
         """For so many rows that they are not all to be in memory at once."""
         return self._run(statement, values)
@@ -68,6 +66,16 @@ class Statements:
     def _insert(self, table: str, ending: str = "", **row: Any) -> Rows:
         names = ", ".join(row)
         return self._run(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)}) {ending}", row)
+
+    def _insert_rows(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Many by one statement: each statement writes to the table of AUTOINCREMENT, which takes longer than its row."""
+        row = f"({', '.join('?' * len(names))})"
+        for start in range(0, len(rows), ROWS_OF_A_STATEMENT):
+            some = rows[start : start + ROWS_OF_A_STATEMENT]
+            values = [value for each in some for value in each]
+            self._run(
+                f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * len(some))}", values
+            )
 
     def _delete_some(self, table: str, key: str, condition: str, *values: Any) -> int:
         """`condition` ends with a LIMIT: other writers wait for a delete. Returns how many rows it found."""

@@ -99,9 +99,8 @@ class Users(Statements):
         """All by one statement: for each statement, the triggers that count users cost more than the rows. Returns the ids."""
         values: list[Any] = []
         for newcomer in newcomers:
-            created_at = newcomer.created_at or self.now_text
-            folds = (folded(newcomer.name), folded_address(newcomer.email))
-            values += (created_at, *folds, *newcomer._replace(created_at=created_at))
+            made = newcomer if newcomer.created_at else newcomer._replace(created_at=self.now_text)
+            values += (made.created_at, folded(made.name), folded_address(made.email), *made)
         statement = (
             f"INSERT INTO users (updated_at, name_folded, email_folded, {', '.join(Newcomer._fields)})"
             f" VALUES {', '.join([_NEW_USER] * len(newcomers))} ON CONFLICT DO NOTHING RETURNING id"

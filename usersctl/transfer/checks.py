@@ -90,16 +90,11 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     if not row.keys() <= _KNOWN:
         unknown = next(name for name in row if name not in _KNOWN)
         raise Invalid(f"unknown column {unknown[:60]!r}; known are {', '.join(IMPORTED)}")
-    given = {name: value for name, value in row.items() if not _is_empty(name, value)}
-    if "email" not in given:
+    fields = _stored(row)
+    if "email" not in fields:
         raise Invalid("email is missing")
-    if "password_hash" in given and "password" in given:
+    if "password_hash" in fields and "password" in fields:
         raise Invalid("has both a password and a password_hash")
-    fields = {name: check(_text(name, given[name])) for name, check in _CHECKS.items() if name in given}
-    if IDENTITIES in given:
-        fields[IDENTITIES] = _identities(given[IDENTITIES])
-    if GROUPS in given:
-        fields[GROUPS] = _groups(given[GROUPS])
     if fields.get("confirmed") is False:
         if fields.get("active"):
             raise Invalid("is active and not confirmed: leave confirmed empty, or make it inactive")
@@ -109,6 +104,18 @@ def checked(settings: Settings, row: dict[str, Any]) -> dict[str, Any]:
     if "password" in fields:
         owner = Newcomer(fields["email"], fields.get("name", ""))
         check_password(settings, fields["password"], owner)
+    return fields
+
+
+def _stored(row: dict[str, Any]) -> dict[str, Any]:
+    fields = {}
+    for name, value in row.items():
+        if _is_empty(name, value):
+            continue
+        if name in _CHECKS:
+            fields[name] = _CHECKS[name](_text(name, value))
+        elif name in _LISTS:
+            fields[name] = _LISTS[name](value)
     return fields
 
 
@@ -131,6 +138,9 @@ def _groups(value: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Invalid("groups must be a list of names, or names separated by commas")
     return sorted({normal_group(name.strip()) for name in names})
+
+
+_LISTS: dict[str, Callable[[Any], Any]] = {IDENTITIES: _identities, GROUPS: _groups}
 
 
 def _identity(given: dict[str, Any]) -> dict[str, str]:

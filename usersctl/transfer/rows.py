@@ -80,7 +80,8 @@ def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
 
 def _lines_in_utf_8(text: IO[str]) -> Iterator[str]:
     for number, line in enumerate(lines(text), 1):
-        _refuse_other_encodings(line, number)
+        if number == 1 or not line.isascii():
+            _refuse_other_encodings(line, number)
         yield line
 
 

@@ -123,10 +123,6 @@ class Connection:
         texts, types = list(map(_encoded, given)), list(map(_type_of, given))
         return _rows(self._sent(self._pg.send_query_params, before + text, texts, types))
 
-    def executemany(self, statement: str, rows: Iterable[Any]) -> None:
-        for values in rows:
-            self.execute(statement, values)
-
     def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
         try:
