@@ -312,6 +312,35 @@ def test_a_repeated_address_conflicts_with_the_earlier_row(usersctl: Command) ->
     assert "line 4: ada@example.com is taken by user 1" in done.stderr
 
 
+OLD_REGISTRATION = {
+    "email": "ada@example.com",
+    "active": False,
+    "confirmed": False,
+    "created_at": "2020-01-01",
+    "oauth_id": "123",
+}
+
+
+def test_accounts_that_never_confirmed_can_be_imported_again(usersctl: Command) -> None:
+    usersctl.ok("import", "-", "--format", "jsonl", stdin=json.dumps(OLD_REGISTRATION))
+    before = usersctl.ok("show", "ada@example.com", "--json").json
+    for policy, number in (("skip", "skipped"), ("update", "unchanged")):
+        again = ("import", "-", "--format", "jsonl", "--json", "--on-conflict", policy)
+        assert usersctl.ok(*again, stdin=json.dumps(OLD_REGISTRATION)).json[number] == 1
+    assert usersctl.ok("show", "ada@example.com", "--json").json == before
+    assert usersctl("import", "-", "--format", "jsonl", stdin=json.dumps(OLD_REGISTRATION)).code == 4
+
+    confirmed = OLD_REGISTRATION | {"active": True, "confirmed": True}
+    done = usersctl.ok("import", "-", "--format", "jsonl", "--json", stdin=json.dumps(confirmed)).json
+    assert done["created"] == 1  # the lapsed registration yields, and its provider id with it
+
+
+def test_a_repeated_address_is_a_conflict_also_if_the_earlier_row_never_confirmed(usersctl: Command) -> None:
+    rows = [OLD_REGISTRATION, {"email": "Ada@example.com", "role": "admin"}]
+    done = usersctl("import", "-", "--format", "json", stdin=json.dumps(rows))
+    assert (done.code, done.stderr.splitlines()[0]) == (4, "entry 2: ada@example.com is taken by an earlier row")
+
+
 def test_an_imported_account_was_last_updated_when_it_was_created(usersctl: Command) -> None:
     rows = "email,created_at,oauth_id\nada@example.com,2020-01-01T00:00:00Z,\neve@example.com,2020-01-01T00:00:00Z,7\n"
     usersctl.ok("import", "-", stdin=rows)

@@ -180,7 +180,7 @@ class Writing:
 
     def _write_one(self, where: str, row: dict[str, Any]) -> None:
         tx, by = self.tx, self.options.by
-        known = holder_of(tx, row["email"])
+        known = self._holder(row)
         if known is not None:
             self._keep_issuers(known, row)
         why_taken = self._why_taken(row, known)
@@ -192,7 +192,7 @@ class Writing:
             make_free(tx, self.emails, row["email"], by=by)
             self._add([row])
         elif self.options.on_conflict == "fail":
-            holder = "an earlier row" if self.first and known.id >= self.first else f"user {known.id}"
+            holder = "an earlier row" if self._is_new(known) else f"user {known.id}"
             hint = "choose with --on-conflict skip or --on-conflict update"
             self._refuse(where, f"{known.email} is taken by {holder}", hint)
         elif self.options.on_conflict == "update":
@@ -203,6 +203,16 @@ class Writing:
                 self._count_hash(row)
         else:
             self.skipped += 1
+
+    def _holder(self, row: dict[str, Any]) -> User | None:
+        """A lapsed registration yields, unless the row is not confirmed either, or an earlier row has made it."""
+        user = self.tx.user_by_email(row["email"])
+        if user is not None and (row.get("awaiting_confirmation") or self._is_new(user)):
+            return user
+        return holder_of(self.tx, row["email"])
+
+    def _is_new(self, user: User) -> bool:
+        return 0 < self.first <= user.id
 
     def _find_groups(self, where: str, row: dict[str, Any]) -> None:
         unknown = [name for name in row.get("groups", ()) if self.tx.group(name) is None]
@@ -271,7 +281,7 @@ class Writing:
         """The problem, and a hint."""
         for link in self._links(row):
             owner = _owner_of(self.tx, link)
-            if owner is not None and (known is None or owner.id != known.id):
+            if owner is not None and owner.email != row["email"]:  # a lapsed registration yields with its links
                 free = f"or free it with: usersctl update USER --unlink {link.provider}"
                 if link.provider == OAUTH:
                     hint = f"give each row an oauth_id of its own, {free}"
