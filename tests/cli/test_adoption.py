@@ -271,6 +271,7 @@ for user in (ada, grace, eve, bob):
     user.save()
 ada.groups.add(Group.objects.create(name="all"))
 call_command("dumpdata", output="dump.json", verbosity=0)
+call_command("dumpdata", output="dump.jsonl", format="jsonl", verbosity=0)
 """
 
 
@@ -286,7 +287,7 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
     models = {entry["model"] for entry in json.loads((usersctl.folder / "dump.json").read_text())}
     assert {"auth.user", "auth.permission", "contenttypes.contenttype"} <= models
     results = []
-    for name in ("dump.json", "db.sqlite3"):
+    for name in ("dump.json", "dump.jsonl", "db.sqlite3"):
         usersctl.database = usersctl.folder / f"{name}.users.db"
         done = usersctl.ok("import", "--from", f"django:{name}", "--db", usersctl.database, "--json")
         assert done.json["created"] == 4
@@ -305,7 +306,7 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
         assert usersctl.can_log_in("grace@example.com")
         assert (eve["role"], eve["active"]) == ("user", False)
         assert bob["password_hash"] is None
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
 
 
 # --- Flask-Security ---
@@ -493,7 +494,8 @@ def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
             "there are goods, orders",
         ),
         (SourceKind.SQLITE, None, "members", "no table 'members'"),
-        (SourceKind.DJANGO, b"{}", None, "not a JSON array"),
+        (SourceKind.DJANGO, b"{}", None, "line 1 is not an object"),
+        (SourceKind.DJANGO, b"[", None, "not JSON"),
         (SourceKind.DJANGO, b"[1]", None, "entry 1 is not an object"),
         (SourceKind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', None, "--table"),
         (SourceKind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', "auth.user", "no entries"),
@@ -539,6 +541,18 @@ def adopted(
         ({"active": None}, {"active": False}),
         ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
         ({"emailVerified": None}, {"confirmed": False}),
+        (
+            {"emailVerified": "\\N", "name": "\\N", "password": "\\N"},
+            {"confirmed": False},
+        ),  # COPY of PostgreSQL
+        ({"emailVerified": "NULL", "last_login": "NULL"}, {"confirmed": False}),  # phpMyAdmin
+        ({"emailVerified": "0000-00-00 00:00:00", "deleted_at": None}, {"confirmed": False}),
+        ({"deleted_at": "0000-00-00 00:00:00"}, {"active": True}),
+        ({"deleted_at": "\\N"}, {"active": True}),
+        ({"active": 1, "banned": 1}, {"active": False}),
+        ({"active": 1, "banned": 0, "deleted_at": "2024-01-01"}, {"active": False}),
+        ({"active": 0, "banned": 0}, {"active": False}),
+        ({"active": 1, "banned": 0, "deleted_at": None}, {"active": True}),
         ({"active": 0, "verified": 0}, {"active": False}),
         ({"active": 1, "verified": 0}, {"confirmed": False}),
         ({"password": HASH.encode()}, {"password_hash": HASH}),
@@ -557,6 +571,20 @@ def adopted(
 def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
     account, _ = adopted({"email": "a@example.com"} | row)
     assert account == {"email": "a@example.com"} | expected
+
+
+def test_what_makes_an_account_inactive_can_be_overridden() -> None:
+    row = {"email": "a@example.com", "active": 1, "banned": 1, "suspended": 0}
+    assert adopted(row, active="active")[0]["active"] is True
+    assert adopted(row, active="active+suspended")[0]["active"] is True
+    assert adopted(row, active="suspended+banned")[0]["active"] is False
+
+
+def test_the_hashes_of_unix_are_named() -> None:
+    _, notes = adopted({"email": "a@example.com", "password": "$6$salt$hash"})
+    assert notes == [
+        "the password hashes of 1 row cannot be checked here (SHA-512 crypt): no password will match them"
+    ]
 
 
 def test_a_clear_text_password_is_never_printed() -> None:

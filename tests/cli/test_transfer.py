@@ -338,7 +338,10 @@ def test_accounts_that_never_confirmed_can_be_imported_again(usersctl: Command) 
 def test_a_repeated_address_is_a_conflict_also_if_the_earlier_row_never_confirmed(usersctl: Command) -> None:
     rows = [OLD_REGISTRATION, {"email": "Ada@example.com", "role": "admin"}]
     done = usersctl("import", "-", "--format", "json", stdin=json.dumps(rows))
-    assert (done.code, done.stderr.splitlines()[0]) == (4, "entry 2: ada@example.com is taken by an earlier row")
+    assert (done.code, done.stderr.splitlines()[0]) == (
+        4,
+        "entry 2: ada@example.com is taken by an earlier row",
+    )
 
 
 def test_an_imported_account_was_last_updated_when_it_was_created(usersctl: Command) -> None:

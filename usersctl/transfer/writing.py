@@ -281,7 +281,8 @@ class Writing:
         """The problem, and a hint."""
         for link in self._links(row):
             owner = _owner_of(self.tx, link)
-            if owner is not None and owner.email != row["email"]:  # a lapsed registration yields with its links
+            # A lapsed registration yields with its links.
+            if owner is not None and owner.email != row["email"]:
                 free = f"or free it with: usersctl update USER --unlink {link.provider}"
                 if link.provider == OAUTH:
                     hint = f"give each row an oauth_id of its own, {free}"
