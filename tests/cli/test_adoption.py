@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -12,8 +13,8 @@ from typing import Any
 import bcrypt
 import pytest
 from support.commands import HASH, PASSWORD, Command
-from support.documentation import at_a_terminal, same, section, steps
-from support.servers import installed
+from support.documentation import at_a_terminal, blocks, same, section, steps
+from support.servers import importable, installed
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid
@@ -307,6 +308,70 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
         assert (eve["role"], eve["active"]) == ("user", False)
         assert bob["password_hash"] is None
     assert results[0] == results[1] == results[2]
+
+
+ALLAUTH = """
+from django.conf import settings
+from django.core.management import execute_from_command_line
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sites", "allauth",
+                    "allauth.account", "allauth.socialaccount"],
+    MIDDLEWARE=["allauth.account.middleware.AccountMiddleware"],
+    USE_TZ=True,
+)
+execute_from_command_line()
+"""
+PEOPLE_OF_ALLAUTH = """
+from allauth.account.models import EmailAddress
+from allauth.socialaccount.models import SocialAccount
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.models import Group, User
+PBKDF2PasswordHasher.iterations = 10
+ada = User.objects.create_superuser("ada", "Ada@Example.com", PASSWORD, first_name="Ada", last_name="Lovelace")
+ada.groups.add(Group.objects.create(name="Night Shift"))
+bob = User.objects.create_user("bob", "bob@example.com", PASSWORD)
+eve = User.objects.create_user("eve", "eve@example.com", PASSWORD, is_active=False)
+gus = User.objects.create_user("gus", "gus@example.com")
+User.objects.create_user("robot")
+for user, verified in ((ada, True), (bob, False), (eve, False)):
+    EmailAddress.objects.create(user=user, email=user.email.lower(), verified=verified, primary=True)
+EmailAddress.objects.create(user=ada, email="lovelace@example.com", verified=True)
+SocialAccount.objects.create(user=gus, provider="google", uid="1001")
+"""
+
+
+def test_django_allauth_is_imported_by_the_script_of_the_manual(usersctl: Command) -> None:
+    importable("allauth", "applications")
+    text = section("docs/import.md", "Django with groups or django-allauth")
+    ((script,), (lines,)) = blocks(text, "python"), blocks(text, "sh")
+    for name, content in (
+        ("manage.py", ALLAUTH),
+        ("people.py", f"PASSWORD = {PASSWORD!r}\n{PEOPLE_OF_ALLAUTH}"),
+        ("export_users.py", script),
+    ):
+        (usersctl.folder / name).write_text(content)
+    python = shlex.quote(sys.executable)
+    shell = f"{python} manage.py migrate -v 0 && {python} manage.py shell -v 0 < people.py"
+    for line in (shell, lines.splitlines()[0].replace("python", python, 1)):
+        subprocess.run(line, shell=True, check=True, cwd=usersctl.folder, timeout=60)  # noqa: S602
+    _, *arguments = shlex.split(lines.splitlines()[1])
+    done = usersctl.ok(*arguments, "--json").json
+    assert (done["created"], done["foreign_hashes"], done["without_password"]) == (4, {"PBKDF2": 3}, 1)
+
+    ada, bob, eve, gus = by_email(usersctl).values()
+    assert (ada["name"], ada["role"], ada["active"], ada["confirmed"]) == (
+        "Ada Lovelace",
+        "admin",
+        True,
+        True,
+    )
+    assert ada["groups"] == ["night-shift"]
+    assert (bob["active"], bob["confirmed"]) == (False, False)
+    assert (eve["active"], eve["confirmed"]) == (False, None)
+    assert (gus["active"], gus["confirmed"]) == (True, None)
+    assert [(each["provider"], each["subject"]) for each in gus["identities"]] == [("google", "1001")]
+    assert usersctl.can_log_in("ada@example.com")
 
 
 # --- Flask-Security ---

@@ -146,6 +146,8 @@ def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(users
     error = usersctl("import", usersctl.folder / "p.csv", "--json").error
     assert (error["code"], len(error["rows"])) == ("invalid", 14)
     assert error["rows"][0] == {"where": "line 3", "message": "Invalid email format: 'nonsense'"}
+    time = {"where": "line 13", "message": "created_at is not an ISO 8601 time: 'last week'"}
+    assert time in error["rows"]
     assert usersctl("import", usersctl.folder / "p.csv", "--dry-run").code == 2
 
 
