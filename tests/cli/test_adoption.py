@@ -606,6 +606,8 @@ def adopted(
         ({"active": None}, {"active": False}),
         ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
         ({"emailVerified": None}, {"confirmed": False}),
+        ({"emailVerified": "Verified"}, {"confirmed": True}),
+        ({"emailVerified": "on Jan 5, 2024"}, {"confirmed": True}),
         (
             {"emailVerified": "\\N", "name": "\\N", "password": "\\N"},
             {"confirmed": False},
@@ -636,6 +638,11 @@ def adopted(
 def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
     account, _ = adopted({"email": "a@example.com"} | row)
     assert account == {"email": "a@example.com"} | expected
+
+
+def test_a_word_that_is_not_known_confirms_no_address() -> None:
+    refused, _ = adopted({"email": "a@example.com", "verified": "pending"})
+    assert str(refused) == "verified: 'pending' is neither true nor false"
 
 
 def test_what_makes_an_account_inactive_can_be_overridden() -> None:

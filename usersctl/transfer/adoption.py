@@ -20,6 +20,7 @@ TRUE_IS_ADMIN = {"isadmin", "issuperuser", "admin"}
 
 _YES = {"1", "1.0", "true", "t", "yes", "y", "on", "active", "enabled"}
 _NO = {"", "0", "0.0", "false", "f", "no", "n", "off", "inactive", "disabled", "none", "null"}
+_CONFIRMED = ("confirmed", "verified")
 _NULLS = ("\\N", "NULL")  # how PostgreSQL and MySQL write it into a file
 _ZERO_DATE = "0000-00-00"  # how MySQL writes none
 _SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
@@ -189,8 +190,12 @@ def _active(_: Adoption, value: Any, column: str) -> bool:
     return _truth(_text(value), column)
 
 
-def _confirmed(_: Adoption, value: Any, _column: str) -> bool:
-    return not _is_no(value)  # often holds the time of the confirmation
+def _confirmed(_: Adoption, value: Any, column: str) -> bool:
+    """Often holds the time of the confirmation. A word that is not known, such as "pending", vouches for nothing."""
+    if _is_no(value):
+        return False
+    text = _text(value)
+    return any(map(str.isdigit, text)) or text.strip().lower() in _CONFIRMED or _truth(text, column)
 
 
 def _password_hash(adoption: Adoption, value: Any, _column: str) -> str | None:
