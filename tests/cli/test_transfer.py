@@ -89,6 +89,7 @@ def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
         "invited": 0,
         "admins": 0,
         "linked": 0,
+        "overdue": 0,
         "notes": [],
         "dry_run": False,
     }
@@ -335,6 +336,22 @@ def test_accounts_that_never_confirmed_can_be_imported_again(usersctl: Command) 
     confirmed = OLD_REGISTRATION | {"active": True, "confirmed": True}
     done = usersctl.ok("import", "-", "--format", "jsonl", "--json", stdin=json.dumps(confirmed)).json
     assert done["created"] == 1  # the lapsed registration yields, and its provider id with it
+
+
+def test_an_import_tells_of_accounts_that_the_next_cleanup_removes(usersctl: Command) -> None:
+    new = {"email": "eve@example.com", "active": False, "confirmed": False}
+    people = json.dumps([OLD_REGISTRATION, new, {"email": "bob@example.com", "created_at": "2020-01-01"}])
+    importing = ("import", "-", "--format", "json")
+    done = usersctl.ok(*importing, "--dry-run", "--json", stdin=people).json
+    assert done["overdue"] == 1
+    (note,) = done["notes"]
+    assert note.startswith("never confirmed, and older than auth.unconfirmedExpiration: 1 new account;")
+    usersctl.ok(*importing, stdin=people)
+    usersctl.ok("cleanup-tokens")
+    assert sorted(usersctl.emails()) == ["bob@example.com", "eve@example.com"]
+
+    usersctl.configure("[auth]\nunconfirmedExpiration = 0\n")
+    assert usersctl.ok(*importing, "--on-conflict", "skip", "--json", stdin=people).json["overdue"] == 0
 
 
 def test_a_repeated_address_is_a_conflict_also_if_the_earlier_row_never_confirmed(usersctl: Command) -> None:

@@ -154,6 +154,12 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
     notes = [] if adoption is None else list(adoption.notes())
+    if done.overdue:
+        accounts = counted(done.overdue, "new account")
+        notes.append(
+            f"never confirmed, and older than auth.unconfirmedExpiration: {accounts}; the next cleanup removes them, unless you"
+            " set that to 0 before"
+        )
     notes += _about_hashes(done)
     _report_done(run, done, adoption, notes, dry_run=plan.dry_run)
 

@@ -135,8 +135,8 @@ class Adoption:
         if self.unconfirmed:
             rows, column = counted(self.unconfirmed, "row"), self.mapping["confirmed"][0]
             yield (
-                f"{column} is empty or false in {rows}: inactive until their owners confirm by email, and removed by the cleanup"
-                " if they are older than auth.unconfirmedExpiration; to leave the column out: --map confirmed="
+                f"{column} is empty or false in {rows}: inactive until their owners confirm by email; to leave the column out:"
+                " --map confirmed="
             )
         if self.without_email:
             rows = counted(len(self.without_email), "row")

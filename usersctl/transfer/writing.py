@@ -57,19 +57,26 @@ class Imported(NamedTuple):
     invited: int
     admins: int  # new and promoted ones
     linked: int  # identities at a provider that existing accounts got, or got in the place of another
+    overdue: int  # new accounts that never confirmed, and so old that the next cleanup removes them
 
 
 class Writing:
     def __init__(
-        self, tx: Transaction, emails: EmailQueue, options: ImportOptions, issuers: Mapping[str, str]
+        self,
+        tx: Transaction,
+        emails: EmailQueue,
+        options: ImportOptions,
+        issuers: Mapping[str, str],
+        overdue_since: str,
     ) -> None:
         self.tx = tx
         self.emails = emails
         self.options = options
         self.issuers = issuers  # of the configured providers, by name
+        self.overdue_since = overdue_since  # the time before which a registration is; "": never
         self.first = 0  # the id of the first account that was made
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
-        self.taken = self.invited = self.admins = self.linked = 0
+        self.taken = self.invited = self.admins = self.linked = self.overdue = 0
         self.foreign_hashes: Counter[str] = Counter()
         self.unknown_groups = 0  # rows with one
         self.hint = ""
@@ -114,7 +121,9 @@ class Writing:
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
         numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
-        return Imported(*numbers, dict(self.foreign_hashes), self.invited, self.admins, self.linked)
+        return Imported(
+            *numbers, dict(self.foreign_hashes), self.invited, self.admins, self.linked, self.overdue
+        )
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
@@ -127,6 +136,7 @@ class Writing:
                 fields.pop(name, None)
             newcomers.append(Newcomer(**fields))
             self.admins += newcomers[-1].role == Role.ADMIN
+            self.overdue += self._is_overdue(row)
             if "password_hash" in row:
                 self._count_hash(row)
             else:
@@ -167,6 +177,10 @@ class Writing:
             return
         begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row, by=self.options.by)
         self.invited += 1
+        self.overdue -= self._is_overdue(row)
+
+    def _is_overdue(self, row: Mapping[str, Any]) -> bool:
+        return "awaiting_confirmation" in row and row.get("created_at", "9") <= self.overdue_since
 
     def _links(self, row: dict[str, Any]) -> Iterator[Link]:
         """An id for which the row names no issuer gets that of the configuration."""
