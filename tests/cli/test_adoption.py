@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,26 @@ def test_the_mapping_can_be_overridden(usersctl: Command) -> None:
         ("Eve", "user"),
     ]
     assert usersctl.can_log_in("ada@example.com")
+
+
+def test_a_view_leaves_rows_out(usersctl: Command) -> None:
+    copy = database(
+        usersctl.folder / "copy.db",
+        "CREATE TABLE users (id INTEGER PRIMARY KEY, mail TEXT, theme TEXT)",
+        [
+            {"mail": "ada@example.com", "theme": "dark"},
+            {"mail": "nobody", "theme": "dark"},
+            {"mail": "robot@example.com", "theme": "robot"},
+        ],
+    )
+    text = section("docs/import.md", "Adopt the accounts of another application")
+    (lines,) = (block for block in blocks(text, "sh") if "CREATE VIEW" in block)
+    made, imported = lines.splitlines()
+    _, _, statement = shlex.split(made)
+    with closing(sqlite3.connect(copy)) as connection:
+        connection.execute(statement)
+    _, *arguments = shlex.split(imported)
+    assert usersctl.ok(*arguments, "--json").json["created"] == 1
 
 
 # --- PocketBase ---
