@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import fcntl
+import gzip
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +42,13 @@ def written(usersctl: Command, name: str, content: str | bytes) -> Path:
     file = usersctl.folder / name
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     return file
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>" * 100)
+    return file.getvalue()
 
 
 PEOPLE = [
@@ -230,7 +239,8 @@ def test_a_line_of_the_greatest_length_is_read(usersctl: Command) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 @pytest.mark.parametrize(
-    ("encoding", "named"), [("latin-1", "latin1"), ("utf-16", "utf16"), ("utf-16-le", "utf16")]
+    ("encoding", "named"),
+    [("latin-1", "latin1"), ("utf-16", "utf16"), ("utf-16-le", "utf16"), ("utf-16-be", "utf16be")],
 )
 def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     usersctl: Command, form: str, encoding: str, named: str
@@ -253,6 +263,17 @@ def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     assert usersctl.ok("import", f"the people-utf8.{form}", "--json").json["created"] == 100
     piped = usersctl("import", "-", "--format", form, stdin=content)
     assert piped.stderr.splitlines()[0].startswith("usersctl: standard input is not UTF-8: see line ")
+
+
+@pytest.mark.parametrize("packed", [zipped(), gzip.compress(b"email\n")], ids=["zip", "gzip"])
+def test_a_spreadsheet_or_a_packed_file_is_no_text_to_convert(usersctl: Command, packed: bytes) -> None:
+    file = written(usersctl, "people.csv", packed)
+    for source in ((file,), ("--from", f"csv:{file}")):
+        done = usersctl("import", *source)
+        assert (done.code, done.stdout) == (2, "")
+        assert (
+            done.stderr.splitlines()[0] == f"usersctl: {file} is no text but a packed file or a spreadsheet"
+        )
 
 
 def test_an_empty_name_counts_as_left_out_in_every_format(usersctl: Command) -> None:
