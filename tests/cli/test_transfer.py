@@ -98,6 +98,7 @@ def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
         "invited": 0,
         "admins": 0,
         "linked": 0,
+        "repeated": 0,
         "overdue": 0,
         "notes": [],
         "dry_run": False,
@@ -382,6 +383,17 @@ def test_a_repeated_address_is_a_conflict_also_if_the_earlier_row_never_confirme
         4,
         "entry 2: ada@example.com is taken by an earlier row",
     )
+
+
+def test_rows_that_overwrite_an_earlier_row_are_told(usersctl: Command) -> None:
+    usersctl.add("ada")
+    importing = ("import", "-", "--on-conflict", "update")
+    rows = "email,name\nada@example.com,One\nAda@example.com,Two\neve@example.com,One\neve@example.com,Two\n"
+    told = "Note: 2 rows overwrote what an earlier row of the same address said\n"
+    assert told in usersctl.ok(*importing, stdin=rows).stderr
+    assert usersctl.ok(*importing, "--json", stdin=rows).json["repeated"] == 2
+    once = "email,name\nada@example.com,One\neve@example.com,One\neve@example.com,One\n"
+    assert usersctl.ok(*importing, "--json", stdin=once).json["repeated"] == 0
 
 
 def test_an_imported_account_was_last_updated_when_it_was_created(usersctl: Command) -> None:

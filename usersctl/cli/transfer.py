@@ -198,6 +198,8 @@ def _about_rights(done: "Imported") -> Iterator[str]:
         given.append(f"{counted(done.linked, 'new link')} of existing accounts to identity providers")
     if given:
         yield "; ".join(given)
+    if done.repeated:
+        yield f"{counted(done.repeated, 'row')} overwrote what an earlier row of the same address said"
 
 
 def _about_hashes(done: "Imported") -> Iterator[str]:

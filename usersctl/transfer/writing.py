@@ -57,6 +57,7 @@ class Imported(NamedTuple):
     invited: int
     admins: int  # new and promoted ones
     linked: int  # identities at a provider that existing accounts got, or got in the place of another
+    repeated: int  # rows that changed what an earlier row had made or changed
     overdue: int  # new accounts that never confirmed, and so old that the next cleanup removes them
 
 
@@ -76,8 +77,9 @@ class Writing:
         self.overdue_since = overdue_since  # the time before which a registration is; "": never
         self.first = 0  # the id of the first account that was made
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
-        self.taken = self.invited = self.admins = self.linked = self.overdue = 0
+        self.taken = self.invited = self.admins = self.linked = self.repeated = self.overdue = 0
         self.foreign_hashes: Counter[str] = Counter()
+        self.changed: set[int] = set()  # ids of accounts that were there
         self.unknown_groups = 0  # rows with one
         self.hint = ""
         self.changes: list[Change] = []  # that wait for their rows of the audit trail
@@ -122,7 +124,13 @@ class Writing:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
         numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
         return Imported(
-            *numbers, dict(self.foreign_hashes), self.invited, self.admins, self.linked, self.overdue
+            *numbers,
+            dict(self.foreign_hashes),
+            self.invited,
+            self.admins,
+            self.linked,
+            self.repeated,
+            self.overdue,
         )
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -215,6 +223,8 @@ class Writing:
             self.unchanged += not changed
             if changed:
                 self._count_hash(row)
+                self.repeated += self._is_new(known) or known.id in self.changed
+                self.changed.add(known.id)
         else:
             self.skipped += 1
 
