@@ -226,14 +226,33 @@ def _phpass(found: re.Match[str]) -> ForeignHash | None:
     if doublings > 30:
         return None
 
-    def check(password: bytes) -> bool:
+    def fits(password: bytes) -> bool:
         made = hashlib.md5(found["salt"].encode() + password).digest()  # noqa: S324 - what phpass is made of
         for _ in range(2**doublings):
             made = hashlib.md5(made + password).digest()  # noqa: S324
         return hmac.compare_digest(_digits_of_phpass(made), found["checksum"])
 
+    def check(password: bytes) -> bool:
+        """The password as WordPress or phpBB has it, and as others have it: always both, so that the time is the same."""
+        escaped = slashed(password)
+        if found["beginning"].startswith("$H$"):
+            escaped = _as_html(password)
+        return fits(escaped) | fits(password)
+
     excess = _excess("phpass", 2**doublings, 2**MOST_DOUBLINGS, "rounds")
-    return ForeignHash("phpass", found["beginning"], 2**doublings * 8 // 5, excess, check)
+    return ForeignHash("phpass", found["beginning"], 2**doublings * 16 // 5, excess, check)
+
+
+def slashed(password: bytes) -> bytes:
+    """As PHP's addslashes() makes it: WordPress does so with all that comes from a form, and hashes that."""
+    return re.sub(rb"(['\"\\])", rb"\\\1", password)
+
+
+def _as_html(password: bytes) -> bytes:
+    """As PHP's htmlspecialchars() makes it: phpBB hashes that."""
+    for character, entity in ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b'"', b"&quot;")):
+        password = password.replace(character, entity)
+    return password
 
 
 def _digits_of_phpass(made: bytes) -> str:

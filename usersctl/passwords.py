@@ -216,7 +216,9 @@ def _prepared(attempt: bytes, mark: str | None) -> bytes:
         import base64
         import hmac
 
-        return base64.b64encode(hmac.digest(b"wp-sha384", attempt, "sha384"))
+        from usersctl.foreign_hashes import slashed
+
+        return base64.b64encode(hmac.digest(b"wp-sha384", slashed(attempt), "sha384"))
     return attempt
 
 

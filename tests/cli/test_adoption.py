@@ -2,18 +2,20 @@
 
 import hashlib
 import json
+import shlex
 import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 import pytest
 from support.commands import HASH, PASSWORD, Command
-from support.documentation import at_a_terminal, same, section, steps
-from support.servers import installed
+from support.documentation import at_a_terminal, blocks, same, section, steps
+from support.servers import importable, installed
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid
@@ -187,6 +189,26 @@ def test_the_mapping_can_be_overridden(usersctl: Command) -> None:
     assert usersctl.can_log_in("ada@example.com")
 
 
+def test_a_view_leaves_rows_out(usersctl: Command) -> None:
+    copy = database(
+        usersctl.folder / "copy.db",
+        "CREATE TABLE users (id INTEGER PRIMARY KEY, mail TEXT, theme TEXT)",
+        [
+            {"mail": "ada@example.com", "theme": "dark"},
+            {"mail": "nobody", "theme": "dark"},
+            {"mail": "robot@example.com", "theme": "robot"},
+        ],
+    )
+    text = section("docs/import.md", "Adopt the accounts of another application")
+    (lines,) = (block for block in blocks(text, "sh") if "CREATE VIEW" in block)
+    made, imported = lines.splitlines()
+    _, _, statement = shlex.split(made)
+    with closing(sqlite3.connect(copy)) as connection:
+        connection.execute(statement)
+    _, *arguments = shlex.split(imported)
+    assert usersctl.ok(*arguments, "--json").json["created"] == 1
+
+
 # --- PocketBase ---
 
 
@@ -271,6 +293,7 @@ for user in (ada, grace, eve, bob):
     user.save()
 ada.groups.add(Group.objects.create(name="all"))
 call_command("dumpdata", output="dump.json", verbosity=0)
+call_command("dumpdata", output="dump.jsonl", format="jsonl", verbosity=0)
 """
 
 
@@ -286,7 +309,7 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
     models = {entry["model"] for entry in json.loads((usersctl.folder / "dump.json").read_text())}
     assert {"auth.user", "auth.permission", "contenttypes.contenttype"} <= models
     results = []
-    for name in ("dump.json", "db.sqlite3"):
+    for name in ("dump.json", "dump.jsonl", "db.sqlite3"):
         usersctl.database = usersctl.folder / f"{name}.users.db"
         done = usersctl.ok("import", "--from", f"django:{name}", "--db", usersctl.database, "--json")
         assert done.json["created"] == 4
@@ -305,7 +328,71 @@ def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -
         assert usersctl.can_log_in("grace@example.com")
         assert (eve["role"], eve["active"]) == ("user", False)
         assert bob["password_hash"] is None
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
+
+
+ALLAUTH = """
+from django.conf import settings
+from django.core.management import execute_from_command_line
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sites", "allauth",
+                    "allauth.account", "allauth.socialaccount"],
+    MIDDLEWARE=["allauth.account.middleware.AccountMiddleware"],
+    USE_TZ=True,
+)
+execute_from_command_line()
+"""
+PEOPLE_OF_ALLAUTH = """
+from allauth.account.models import EmailAddress
+from allauth.socialaccount.models import SocialAccount
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.models import Group, User
+PBKDF2PasswordHasher.iterations = 10
+ada = User.objects.create_superuser("ada", "Ada@Example.com", PASSWORD, first_name="Ada", last_name="Lovelace")
+ada.groups.add(Group.objects.create(name="Night Shift"))
+bob = User.objects.create_user("bob", "bob@example.com", PASSWORD)
+eve = User.objects.create_user("eve", "eve@example.com", PASSWORD, is_active=False)
+gus = User.objects.create_user("gus", "gus@example.com")
+User.objects.create_user("robot")
+for user, verified in ((ada, True), (bob, False), (eve, False)):
+    EmailAddress.objects.create(user=user, email=user.email.lower(), verified=verified, primary=True)
+EmailAddress.objects.create(user=ada, email="lovelace@example.com", verified=True)
+SocialAccount.objects.create(user=gus, provider="google", uid="1001")
+"""
+
+
+def test_django_allauth_is_imported_by_the_script_of_the_manual(usersctl: Command) -> None:
+    importable("allauth", "applications")
+    text = section("docs/import.md", "Django with groups or django-allauth")
+    ((script,), (lines,)) = blocks(text, "python"), blocks(text, "sh")
+    for name, content in (
+        ("manage.py", ALLAUTH),
+        ("people.py", f"PASSWORD = {PASSWORD!r}\n{PEOPLE_OF_ALLAUTH}"),
+        ("export_users.py", script),
+    ):
+        (usersctl.folder / name).write_text(content)
+    python = shlex.quote(sys.executable)
+    shell = f"{python} manage.py migrate -v 0 && {python} manage.py shell -v 0 < people.py"
+    for line in (shell, lines.splitlines()[0].replace("python", python, 1)):
+        subprocess.run(line, shell=True, check=True, cwd=usersctl.folder, timeout=60)  # noqa: S602
+    _, *arguments = shlex.split(lines.splitlines()[1])
+    done = usersctl.ok(*arguments, "--json").json
+    assert (done["created"], done["foreign_hashes"], done["without_password"]) == (4, {"PBKDF2": 3}, 1)
+
+    ada, bob, eve, gus = by_email(usersctl).values()
+    assert (ada["name"], ada["role"], ada["active"], ada["confirmed"]) == (
+        "Ada Lovelace",
+        "admin",
+        True,
+        True,
+    )
+    assert ada["groups"] == ["night-shift"]
+    assert (bob["active"], bob["confirmed"]) == (False, False)
+    assert (eve["active"], eve["confirmed"]) == (False, None)
+    assert (gus["active"], gus["confirmed"]) == (True, None)
+    assert [(each["provider"], each["subject"]) for each in gus["identities"]] == [("google", "1001")]
+    assert usersctl.can_log_in("ada@example.com")
 
 
 # --- Flask-Security ---
@@ -493,7 +580,8 @@ def test_an_invalid_import_source_is_refused(usersctl: Command) -> None:
             "there are goods, orders",
         ),
         (SourceKind.SQLITE, None, "members", "no table 'members'"),
-        (SourceKind.DJANGO, b"{}", None, "not a JSON array"),
+        (SourceKind.DJANGO, b"{}", None, "line 1 is not an object"),
+        (SourceKind.DJANGO, b"[", None, "not JSON"),
         (SourceKind.DJANGO, b"[1]", None, "entry 1 is not an object"),
         (SourceKind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', None, "--table"),
         (SourceKind.DJANGO, b'[{"model": "shop.order", "pk": 1, "fields": {}}]', "auth.user", "no entries"),
@@ -539,6 +627,20 @@ def adopted(
         ({"active": None}, {"active": False}),
         ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
         ({"emailVerified": None}, {"confirmed": False}),
+        ({"emailVerified": "Verified"}, {"confirmed": True}),
+        ({"emailVerified": "on Jan 5, 2024"}, {"confirmed": True}),
+        (
+            {"emailVerified": "\\N", "name": "\\N", "password": "\\N"},
+            {"confirmed": False},
+        ),  # COPY of PostgreSQL
+        ({"emailVerified": "NULL", "last_login": "NULL"}, {"confirmed": False}),  # phpMyAdmin
+        ({"emailVerified": "0000-00-00 00:00:00", "deleted_at": None}, {"confirmed": False}),
+        ({"deleted_at": "0000-00-00 00:00:00"}, {"active": True}),
+        ({"deleted_at": "\\N"}, {"active": True}),
+        ({"active": 1, "banned": 1}, {"active": False}),
+        ({"active": 1, "banned": 0, "deleted_at": "2024-01-01"}, {"active": False}),
+        ({"active": 0, "banned": 0}, {"active": False}),
+        ({"active": 1, "banned": 0, "deleted_at": None}, {"active": True}),
         ({"active": 0, "verified": 0}, {"active": False}),
         ({"active": 1, "verified": 0}, {"confirmed": False}),
         ({"password": HASH.encode()}, {"password_hash": HASH}),
@@ -557,6 +659,25 @@ def adopted(
 def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
     account, _ = adopted({"email": "a@example.com"} | row)
     assert account == {"email": "a@example.com"} | expected
+
+
+def test_a_word_that_is_not_known_confirms_no_address() -> None:
+    refused, _ = adopted({"email": "a@example.com", "verified": "pending"})
+    assert str(refused) == "verified: 'pending' is neither true nor false"
+
+
+def test_what_makes_an_account_inactive_can_be_overridden() -> None:
+    row = {"email": "a@example.com", "active": 1, "banned": 1, "suspended": 0}
+    assert adopted(row, active="active")[0]["active"] is True
+    assert adopted(row, active="active+suspended")[0]["active"] is True
+    assert adopted(row, active="suspended+banned")[0]["active"] is False
+
+
+def test_the_hashes_of_unix_are_named() -> None:
+    _, notes = adopted({"email": "a@example.com", "password": "$6$salt$hash"})
+    assert notes == [
+        "the password hashes of 1 row cannot be checked here (SHA-512 crypt): no password will match them"
+    ]
 
 
 def test_a_clear_text_password_is_never_printed() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import fcntl
+import gzip
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +42,13 @@ def written(usersctl: Command, name: str, content: str | bytes) -> Path:
     file = usersctl.folder / name
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     return file
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>" * 100)
+    return file.getvalue()
 
 
 PEOPLE = [
@@ -89,6 +98,8 @@ def test_standard_input_is_read_as_csv_by_default(usersctl: Command) -> None:
         "invited": 0,
         "admins": 0,
         "linked": 0,
+        "repeated": 0,
+        "overdue": 0,
         "notes": [],
         "dry_run": False,
     }
@@ -146,6 +157,8 @@ def test_every_broken_row_is_reported_with_its_line_and_nothing_is_written(users
     error = usersctl("import", usersctl.folder / "p.csv", "--json").error
     assert (error["code"], len(error["rows"])) == ("invalid", 14)
     assert error["rows"][0] == {"where": "line 3", "message": "Invalid email format: 'nonsense'"}
+    time = {"where": "line 13", "message": "created_at is not an ISO 8601 time: 'last week'"}
+    assert time in error["rows"]
     assert usersctl("import", usersctl.folder / "p.csv", "--dry-run").code == 2
 
 
@@ -227,7 +240,8 @@ def test_a_line_of_the_greatest_length_is_read(usersctl: Command) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 @pytest.mark.parametrize(
-    ("encoding", "named"), [("latin-1", "latin1"), ("utf-16", "utf16"), ("utf-16-le", "utf16")]
+    ("encoding", "named"),
+    [("latin-1", "latin1"), ("utf-16", "utf16"), ("utf-16-le", "utf16"), ("utf-16-be", "utf16be")],
 )
 def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     usersctl: Command, form: str, encoding: str, named: str
@@ -250,6 +264,17 @@ def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     assert usersctl.ok("import", f"the people-utf8.{form}", "--json").json["created"] == 100
     piped = usersctl("import", "-", "--format", form, stdin=content)
     assert piped.stderr.splitlines()[0].startswith("usersctl: standard input is not UTF-8: see line ")
+
+
+@pytest.mark.parametrize("packed", [zipped(), gzip.compress(b"email\n")], ids=["zip", "gzip"])
+def test_a_spreadsheet_or_a_packed_file_is_no_text_to_convert(usersctl: Command, packed: bytes) -> None:
+    file = written(usersctl, "people.csv", packed)
+    for source in ((file,), ("--from", f"csv:{file}")):
+        done = usersctl("import", *source)
+        assert (done.code, done.stdout) == (2, "")
+        assert (
+            done.stderr.splitlines()[0] == f"usersctl: {file} is no text but a packed file or a spreadsheet"
+        )
 
 
 def test_an_empty_name_counts_as_left_out_in_every_format(usersctl: Command) -> None:
@@ -310,6 +335,65 @@ def test_a_repeated_address_conflicts_with_the_earlier_row(usersctl: Command) ->
     assert done.code == 4
     assert "line 3: eve@example.com is taken by an earlier row" in done.stderr
     assert "line 4: ada@example.com is taken by user 1" in done.stderr
+
+
+OLD_REGISTRATION = {
+    "email": "ada@example.com",
+    "active": False,
+    "confirmed": False,
+    "created_at": "2020-01-01",
+    "oauth_id": "123",
+}
+
+
+def test_accounts_that_never_confirmed_can_be_imported_again(usersctl: Command) -> None:
+    usersctl.ok("import", "-", "--format", "jsonl", stdin=json.dumps(OLD_REGISTRATION))
+    before = usersctl.ok("show", "ada@example.com", "--json").json
+    for policy, number in (("skip", "skipped"), ("update", "unchanged")):
+        again = ("import", "-", "--format", "jsonl", "--json", "--on-conflict", policy)
+        assert usersctl.ok(*again, stdin=json.dumps(OLD_REGISTRATION)).json[number] == 1
+    assert usersctl.ok("show", "ada@example.com", "--json").json == before
+    assert usersctl("import", "-", "--format", "jsonl", stdin=json.dumps(OLD_REGISTRATION)).code == 4
+
+    confirmed = OLD_REGISTRATION | {"active": True, "confirmed": True}
+    done = usersctl.ok("import", "-", "--format", "jsonl", "--json", stdin=json.dumps(confirmed)).json
+    assert done["created"] == 1  # the lapsed registration yields, and its provider id with it
+
+
+def test_an_import_tells_of_accounts_that_the_next_cleanup_removes(usersctl: Command) -> None:
+    new = {"email": "eve@example.com", "active": False, "confirmed": False}
+    people = json.dumps([OLD_REGISTRATION, new, {"email": "bob@example.com", "created_at": "2020-01-01"}])
+    importing = ("import", "-", "--format", "json")
+    done = usersctl.ok(*importing, "--dry-run", "--json", stdin=people).json
+    assert done["overdue"] == 1
+    (note,) = done["notes"]
+    assert note.startswith("never confirmed, and older than auth.unconfirmedExpiration: 1 new account;")
+    usersctl.ok(*importing, stdin=people)
+    usersctl.ok("cleanup-tokens")
+    assert sorted(usersctl.emails()) == ["bob@example.com", "eve@example.com"]
+
+    usersctl.configure("[auth]\nunconfirmedExpiration = 0\n")
+    assert usersctl.ok(*importing, "--on-conflict", "skip", "--json", stdin=people).json["overdue"] == 0
+
+
+def test_a_repeated_address_is_a_conflict_also_if_the_earlier_row_never_confirmed(usersctl: Command) -> None:
+    rows = [OLD_REGISTRATION, {"email": "Ada@example.com", "role": "admin"}]
+    done = usersctl("import", "-", "--format", "json", stdin=json.dumps(rows))
+    assert (done.code, done.stderr.splitlines()[0]) == (
+        4,
+        "entry 2: ada@example.com is taken by an earlier row",
+    )
+
+
+def test_rows_that_overwrite_an_earlier_row_are_told(usersctl: Command) -> None:
+    usersctl.add("ada")
+    importing = ("import", "-", "--on-conflict", "update")
+    rows = "email,name\nada@example.com,One\nAda@example.com,Two\neve@example.com,One\neve@example.com,Two\n"
+    told = "Note: 2 rows overwrote what an earlier row of the same address said\n"
+    assert told in usersctl.ok(*importing, stdin=rows).stderr
+    assert usersctl.ok(*importing, "--json", stdin=rows).json["repeated"] == 2
+    once = "email,name\nada@example.com,One\neve@example.com,One\neve@example.com,One\n"
+    assert usersctl.ok(*importing, "--json", stdin=once).json["repeated"] == 0
 
 
 def test_an_imported_account_was_last_updated_when_it_was_created(usersctl: Command) -> None:

@@ -255,7 +255,11 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('name = "x"\n[users]\nemail = "ada@example.com"', "line 2", "write each entry below [[users]]"),
         ('name = "x"\nusers = ["ada@example.com"]', "line 2", "must be a table"),
         ("name = 3", "line 1", "must be text"),
-        ('{"name": "x", "users": [{"email": "\\ud800@example.com"}]}', "users[0].email", "must be text"),
+        (
+            '{"name": "x", "users": [{"email": "\\ud800@example.com"}]}',
+            "users[0].email",
+            "holds a character that no text has",
+        ),
         ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),
         ('{"name": "x", "groups": {"name": "a"}}', "groups", "must be a list"),
         (b'name = "x"\n# \xff\n', "line 2", "UTF-8"),

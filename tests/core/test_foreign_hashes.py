@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD
-from support.hashes import PHRASE, PUBLISHED, of_packages, passlib_kinds
+from support.hashes import PHRASE, PUBLISHED, of_packages, passlib_kinds, wordpress
 from support.tables import hash_of, plan, statements, store_hash
 
 from usersctl import foreign_hashes
@@ -58,6 +58,25 @@ def test_a_hash_of_another_system_matches_its_password_and_no_other(name: str) -
 def test_a_published_hash_matches_its_password(stored: str) -> None:
     assert Hasher(4).matches(PUBLISHED[stored], check_hash(stored))
     assert not Hasher(4).matches(PUBLISHED[stored] + "x", stored)
+
+
+def test_a_password_matches_as_the_forms_of_wordpress_and_phpbb_hand_it_on() -> None:
+    typed, slashed, html = (
+        'it\'s \\ <"R&D">',
+        'it\\\'s \\\\ <\\"R&D\\">',
+        "it's \\ &lt;&quot;R&amp;D&quot;&gt;",
+    )
+    phpass = passlib_kinds().phpass.using(rounds=7)
+    hasher = Hasher(4)
+    for stored in (
+        wordpress(slashed)["WordPress"],
+        phpass.hash(slashed),
+        phpass.hash(typed),
+        phpass.using(ident="H").hash(html),
+        phpass.using(ident="H").hash(typed),
+    ):
+        assert hasher.matches(typed, check_hash(stored))
+        assert not hasher.matches(typed[1:], stored)
 
 
 def test_every_kind_is_made_by_a_package() -> None:

@@ -82,9 +82,9 @@ def argon2() -> dict[str, str]:
     return made
 
 
-def wordpress() -> dict[str, str]:
+def wordpress(password: str = PHRASE) -> dict[str, str]:
     """As the documentation of WordPress 6.8 describes it."""
-    digest = base64.b64encode(hmac.digest(b"wp-sha384", PHRASE.encode(), hashlib.sha384))
+    digest = base64.b64encode(hmac.digest(b"wp-sha384", password.encode(), hashlib.sha384))
     return {"WordPress": "$wp" + bcrypt.hashpw(digest, bcrypt.gensalt(5)).decode().replace("$2b$", "$2y$")}
 
 

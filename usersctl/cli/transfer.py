@@ -154,6 +154,12 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         except BrokenRows as error:
             _refuse_broken(run, error, problems)
     notes = [] if adoption is None else list(adoption.notes())
+    if done.overdue:
+        accounts = counted(done.overdue, "new account")
+        notes.append(
+            f"never confirmed, and older than auth.unconfirmedExpiration: {accounts}; the next cleanup removes them, unless you"
+            " set that to 0 before"
+        )
     notes += _about_hashes(done)
     _report_done(run, done, adoption, notes, dry_run=plan.dry_run)
 
@@ -192,6 +198,8 @@ def _about_rights(done: "Imported") -> Iterator[str]:
         given.append(f"{counted(done.linked, 'new link')} of existing accounts to identity providers")
     if given:
         yield "; ".join(given)
+    if done.repeated:
+        yield f"{counted(done.repeated, 'row')} overwrote what an earlier row of the same address said"
 
 
 def _about_hashes(done: "Imported") -> Iterator[str]:

@@ -239,8 +239,10 @@ def _line(problem: Problem) -> int:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not is_text(value):
+    if not isinstance(value, str):
         raise Invalid("must be text in quotes")
+    if not is_text(value):
+        raise Invalid("holds a character that no text has")
     return value
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,19 +12,31 @@ from usersctl.fields import is_web_address, normal_time
 from usersctl.models import Role
 from usersctl.passwords import TooCostly, check_hash
 from usersctl.text import counted, listed
+from usersctl.transfer.columns import DENYING
 from usersctl.transfer.foreign import BETWEEN_ROLES, SourceTable, folded
 from usersctl.transfer.rows import SourceRow
 
 TRUE_IS_ADMIN = {"isadmin", "issuperuser", "admin"}
-DENYING = {"disabled", "isdisabled", "blocked", "isblocked", "banned", "isbanned", "suspended", "deletedat"}
 
 _YES = {"1", "1.0", "true", "t", "yes", "y", "on", "active", "enabled"}
 _NO = {"", "0", "0.0", "false", "f", "no", "n", "off", "inactive", "disabled", "none", "null"}
+_CONFIRMED = ("confirmed", "verified")
+_NULLS = ("\\N", "NULL")  # how PostgreSQL and MySQL write it into a file
+_ZERO_DATE = "0000-00-00"  # how MySQL writes none
 _SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
 _HASHES = re.compile(
     r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y|P|H|wp)\$"
 )
-_NAMES_OF_HASHES = {"P": "phpass", "H": "phpass", "wp": "WordPress's"}
+_NAMES_OF_HASHES = {
+    "1": "MD5 crypt",
+    "5": "SHA-256 crypt",
+    "6": "SHA-512 crypt",
+    "7": "scrypt crypt",
+    "y": "yescrypt",
+    "P": "phpass",
+    "H": "phpass",
+    "wp": "WordPress's",
+}
 
 
 class NoneConfirmed(Invalid):
@@ -83,6 +95,9 @@ class Adoption:
         converted: dict[str, Any] = {}
         for name, columns in self.mapping.items():
             value = row.get(columns[0])
+            if name == "active":
+                converted[name] = all(_active(self, row.get(column), column) for column in columns)
+                continue
             if len(columns) > 1:
                 value = " ".join(filter(None, (_text(row.get(column)).strip() for column in columns)))
             converted[name] = _CONVERTERS[name][0](self, value, columns[0])
@@ -99,7 +114,7 @@ class Adoption:
     def explained(self) -> Iterator[tuple[str, str, str]]:
         """Yields each field, its columns, and what becomes of their values."""
         for name, columns in self.mapping.items():
-            yield name, " + ".join(columns), _explanation(name, folded(columns[0]))
+            yield name, " + ".join(columns), _explanation(name, columns)
 
     def notes(self) -> Iterator[str]:
         for role, count in self.odd_roles.most_common(5):
@@ -136,7 +151,10 @@ class Adoption:
             yield f"columns left out: {', '.join(left)}"
 
 
-def _explanation(name: str, column: str) -> str:
+def _explanation(name: str, columns: Sequence[str]) -> str:
+    column = folded(columns[0])
+    if name == "active" and len(columns) > 1:
+        return "false where any of them says so"
     if name == "active" and column in DENYING:
         return "false where it has a value"
     if name == "role" and column in TRUE_IS_ADMIN:
@@ -168,12 +186,16 @@ def _role(adoption: Adoption, value: Any, column: str) -> str | None:
 
 def _active(_: Adoption, value: Any, column: str) -> bool:
     if folded(column) in DENYING:  # holds a time, a reason, or just yes
-        return _text(value).strip().lower() in _NO
+        return _is_no(value)
     return _truth(_text(value), column)
 
 
-def _confirmed(_: Adoption, value: Any, _column: str) -> bool:
-    return _text(value).strip().lower() not in _NO  # often holds the time of the confirmation
+def _confirmed(_: Adoption, value: Any, column: str) -> bool:
+    """Often holds the time of the confirmation. A word that is not known, such as "pending", vouches for nothing."""
+    if _is_no(value):
+        return False
+    text = _text(value)
+    return any(map(str.isdigit, text)) or text.strip().lower() in _CONFIRMED or _truth(text, column)
 
 
 def _password_hash(adoption: Adoption, value: Any, _column: str) -> str | None:
@@ -202,7 +224,7 @@ def _password(_: Adoption, value: Any, _column: str) -> str | None:
 
 def _time(adoption: Adoption, value: Any, column: str) -> str | None:
     text = _text(value).strip()
-    if text in ("", "0") or text.startswith("0000-00-00"):  # how MySQL writes none
+    if text in ("", "0") or text.startswith(_ZERO_DATE):
         return None
     try:
         if _SINCE_1970.fullmatch(text):
@@ -242,9 +264,14 @@ _CONVERTERS: dict[str, tuple[Callable[[Adoption, Any, str], Any], str]] = {
 def _text(value: Any) -> str:
     if isinstance(value, bytes):  # some keep bcrypt's own output
         return value.decode("utf-8", "surrogateescape")
-    if value is None or isinstance(value, list | dict):
+    if value is None or value in _NULLS or isinstance(value, list | dict):
         return ""
     return str(value)
+
+
+def _is_no(value: Any) -> bool:
+    text = _text(value).strip().lower()
+    return text in _NO or text.startswith(_ZERO_DATE)
 
 
 def _truth(text: str, column: str) -> bool:

@@ -35,6 +35,13 @@ def _boolean(name: str, value: str) -> bool:
     return text in _TRUE
 
 
+def _time(name: str, value: str) -> str:
+    try:
+        return normal_time(value)
+    except Invalid:
+        raise Invalid(f"{name} is not an ISO 8601 time", value=value) from None
+
+
 def _picture(value: str) -> str:
     if not is_web_address(value):
         raise Invalid(f"profile_picture {value[:40]!r} is no web address: it begins with https:// or http://")
@@ -61,8 +68,8 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "active": partial(_boolean, "active"),
     "confirmed": partial(_boolean, "confirmed"),
     "password_hash": check_hash,
-    "created_at": normal_time,
-    "last_login_at": normal_time,
+    "created_at": partial(_time, "created_at"),
+    "last_login_at": partial(_time, "last_login_at"),
     "oauth_id": str,
     "oauth_issuer": partial(_issuer, "oauth_issuer"),
     "profile_picture": _picture,
@@ -78,7 +85,7 @@ _CHECKS_OF_IDENTITY: dict[str, Callable[[str], Any]] = {
     "issuer": partial(_issuer, "the issuer of an identity"),
     "subject": str,
     "email": normal_email,
-    "linked_at": normal_time,
+    "linked_at": partial(_time, "linked_at"),
 }
 # Columns that `list` prints and an import ignores: accounts get new ids.
 IGNORED = ("id", "updated_at")

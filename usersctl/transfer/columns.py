@@ -8,14 +8,17 @@ from usersctl.errors import Invalid
 from usersctl.text import listed
 from usersctl.transfer.foreign import EXTERNAL, JOINED_ROLES, folded
 
+# Columns that make an account inactive where they have a value.
+DENYING = ("disabled", "isdisabled", "blocked", "isblocked", "banned", "isbanned", "suspended", "deletedat")
+_GRANTING = ("active", "isactive", "enabled", "isenabled")
+
 # Column names of other applications for each of our fields, the likeliest first, in their folded form.
 NAMES: dict[str, tuple[str, ...]] = {
     "email": ("email", "emailaddress", "mail", "useremail", "primaryemail"),
     "name": ("name", "fullname", "displayname", "realname"),
     "role": ("role", "userrole", "usertype", "isadmin", "issuperuser", "admin",
              *JOINED_ROLES),
-    "active": ("active", "isactive", "enabled", "isenabled", "disabled", "isdisabled", "blocked", "isblocked",
-               "banned", "isbanned", "suspended", "deletedat"),
+    "active": (*_GRANTING, *DENYING),
     "confirmed": ("confirmed", "isconfirmed", "verified", "isverified", "emailverified", "emailconfirmed",
                   "confirmedat", "verifiedat", "emailverifiedat", "emailconfirmedat", "emailprovenat"),
     "password_hash": ("passwordhash", "hashedpassword", "encryptedpassword", "passworddigest", "password",
@@ -77,6 +80,8 @@ def _guess(columns: Sequence[str], settings: Settings) -> dict[str, list[str]]:
     if not mapping["name"]:
         parts = [column for names in PARTS_OF_NAMES for column in first(names)]
         mapping["name"] = parts or first(SECOND_BEST_NAMES)
+    # An account that is active and banned is not active, so all of them count.
+    mapping["active"] = first(_GRANTING) + [by_name[name] for name in DENYING if name in by_name]
     mapping["oauth_id"] = first(_provider_ids(settings, by_name)) or mapping["oauth_id"]
     return mapping
 

@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import Any
 
 from usersctl.errors import Invalid
 from usersctl.named import NamedTuple
-from usersctl.transfer.rows import SourceRow, as_text, csv_rows, json_rows
+from usersctl.transfer.rows import SourceRow, as_text, csv_rows, json_rows, jsonl_rows
 
 TABLES = ("users", "user", "accounts", "account", "authuser", "wpusers", "members", "people")
 EXTERNAL = "external."  # prefix of the columns for PocketBase's ids at providers, which are in another table
@@ -48,7 +49,8 @@ def open_source(kind: SourceKind, path: Path, table: str | None = None) -> Itera
             return
         if kind is SourceKind.DJANGO and not beginning.startswith(SQLITE):
             with as_text(source, str(path)) as text:
-                yield _dump(json_rows(text), table)
+                is_one_document = beginning.removeprefix(BOM_UTF8).lstrip().startswith(b"[")
+                yield _dump(json_rows(text) if is_one_document else jsonl_rows(text), table)
             return
     if not beginning.startswith(SQLITE):
         raise Invalid(f"{path} is not a SQLite database")

@@ -22,6 +22,8 @@ LONGEST_LINE = 1024 * 1024
 LONGEST_DOCUMENT = 256 * 1024 * 1024
 
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
+# zip, which a spreadsheet is, too; gzip; an older spreadsheet
+_PACKED = ("PK\x03\x04", "\x1f\udc8b", "\udcd0\udccf\x11\udce0")
 _NO_UTF_8 = re.compile("[\ud800-\udfff]")
 
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)  # made once: loads() makes one for each line
@@ -38,8 +40,11 @@ class _NotUtf8(Exception):
 
     def __init__(self, before: str, line: int) -> None:
         self.line = line
+        self.is_packed = before.startswith(_PACKED)
         # Two bytes mark the order of the others; without them, the first letter shows it.
         self.encoding = "utf16" if before.startswith(_UTF_16) or "\0" in before[:4] else "latin1"
+        if before.startswith("\0"):
+            self.encoding = "utf16be"
 
 
 @contextmanager
@@ -50,6 +55,9 @@ def as_text(source: IO[bytes], name: str) -> Iterator[IO[str]]:
     try:
         yield text
     except _NotUtf8 as error:
+        if error.is_packed:
+            hint = "unpack it, or save the spreadsheet as CSV in UTF-8"
+            raise Invalid(f"{name} is no text but a packed file or a spreadsheet", hint=hint) from None
         convert = f"iconv -f {error.encoding} -t utf8"
         if name != "-":
             new = Path(name).with_name(f"{Path(name).stem}-utf8{Path(name).suffix}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.mail.kinds import EmailQueue
@@ -91,7 +92,9 @@ class Transfer(NamedTuple):
         with self.store.write(commit=not options.dry_run) as tx:
             had_admin = tx.active_admins() > 0
             issuers = {each.name: each.issuer_of_links or "" for each in self.settings.described_providers}
-            writing, done = Writing(tx, self.emails, options, issuers), 0
+            age = self.settings.unconfirmed_expiration
+            overdue_since = stamp(tx.now - age) if age else ""
+            writing, done = Writing(tx, self.emails, options, issuers, overdue_since), 0
             for batch in batches:
                 rows = []
                 for number, where, row in json.loads(batch):

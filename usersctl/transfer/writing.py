@@ -57,20 +57,29 @@ class Imported(NamedTuple):
     invited: int
     admins: int  # new and promoted ones
     linked: int  # identities at a provider that existing accounts got, or got in the place of another
+    repeated: int  # rows that changed what an earlier row had made or changed
+    overdue: int  # new accounts that never confirmed, and so old that the next cleanup removes them
 
 
 class Writing:
     def __init__(
-        self, tx: Transaction, emails: EmailQueue, options: ImportOptions, issuers: Mapping[str, str]
+        self,
+        tx: Transaction,
+        emails: EmailQueue,
+        options: ImportOptions,
+        issuers: Mapping[str, str],
+        overdue_since: str,
     ) -> None:
         self.tx = tx
         self.emails = emails
         self.options = options
         self.issuers = issuers  # of the configured providers, by name
+        self.overdue_since = overdue_since  # the time before which a registration is; "": never
         self.first = 0  # the id of the first account that was made
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
-        self.taken = self.invited = self.admins = self.linked = 0
+        self.taken = self.invited = self.admins = self.linked = self.repeated = self.overdue = 0
         self.foreign_hashes: Counter[str] = Counter()
+        self.changed: set[int] = set()  # ids of accounts that were there
         self.unknown_groups = 0  # rows with one
         self.hint = ""
         self.changes: list[Change] = []  # that wait for their rows of the audit trail
@@ -114,7 +123,15 @@ class Writing:
         if self.taken:
             raise BrokenRows(self.taken, taken=True, hint=self.hint)
         numbers = (self.created, self.updated, self.unchanged, self.skipped, self.without_password)
-        return Imported(*numbers, dict(self.foreign_hashes), self.invited, self.admins, self.linked)
+        return Imported(
+            *numbers,
+            dict(self.foreign_hashes),
+            self.invited,
+            self.admins,
+            self.linked,
+            self.repeated,
+            self.overdue,
+        )
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         if not rows:
@@ -127,6 +144,7 @@ class Writing:
                 fields.pop(name, None)
             newcomers.append(Newcomer(**fields))
             self.admins += newcomers[-1].role == Role.ADMIN
+            self.overdue += self._is_overdue(row)
             if "password_hash" in row:
                 self._count_hash(row)
             else:
@@ -167,6 +185,10 @@ class Writing:
             return
         begin(self.tx, self.emails, user, lifetime, is_nameless="name" not in row, by=self.options.by)
         self.invited += 1
+        self.overdue -= self._is_overdue(row)
+
+    def _is_overdue(self, row: Mapping[str, Any]) -> bool:
+        return "awaiting_confirmation" in row and row.get("created_at", "9") <= self.overdue_since
 
     def _links(self, row: dict[str, Any]) -> Iterator[Link]:
         """An id for which the row names no issuer gets that of the configuration."""
@@ -180,7 +202,7 @@ class Writing:
 
     def _write_one(self, where: str, row: dict[str, Any]) -> None:
         tx, by = self.tx, self.options.by
-        known = holder_of(tx, row["email"])
+        known = self._holder(row)
         if known is not None:
             self._keep_issuers(known, row)
         why_taken = self._why_taken(row, known)
@@ -192,7 +214,7 @@ class Writing:
             make_free(tx, self.emails, row["email"], by=by)
             self._add([row])
         elif self.options.on_conflict == "fail":
-            holder = "an earlier row" if self.first and known.id >= self.first else f"user {known.id}"
+            holder = "an earlier row" if self._is_new(known) else f"user {known.id}"
             hint = "choose with --on-conflict skip or --on-conflict update"
             self._refuse(where, f"{known.email} is taken by {holder}", hint)
         elif self.options.on_conflict == "update":
@@ -201,8 +223,20 @@ class Writing:
             self.unchanged += not changed
             if changed:
                 self._count_hash(row)
+                self.repeated += self._is_new(known) or known.id in self.changed
+                self.changed.add(known.id)
         else:
             self.skipped += 1
+
+    def _holder(self, row: dict[str, Any]) -> User | None:
+        """A lapsed registration yields, unless the row is not confirmed either, or an earlier row has made it."""
+        user = self.tx.user_by_email(row["email"])
+        if user is not None and (row.get("awaiting_confirmation") or self._is_new(user)):
+            return user
+        return holder_of(self.tx, row["email"])
+
+    def _is_new(self, user: User) -> bool:
+        return 0 < self.first <= user.id
 
     def _find_groups(self, where: str, row: dict[str, Any]) -> None:
         unknown = [name for name in row.get("groups", ()) if self.tx.group(name) is None]
@@ -271,7 +305,8 @@ class Writing:
         """The problem, and a hint."""
         for link in self._links(row):
             owner = _owner_of(self.tx, link)
-            if owner is not None and (known is None or owner.id != known.id):
+            # A lapsed registration yields with its links.
+            if owner is not None and owner.email != row["email"]:
                 free = f"or free it with: usersctl update USER --unlink {link.provider}"
                 if link.provider == OAUTH:
                     hint = f"give each row an oauth_id of its own, {free}"
