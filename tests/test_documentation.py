@@ -518,7 +518,7 @@ def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
 @pytest.mark.slow
 def test_a_backup_is_made_and_checked_as_the_page_says(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
-    (script,) = blocks(page("docs/operating/backup.md"), "sh")
+    (script,) = blocks(section("docs/operating/backup.md", "Every night"), "sh")
     done = usersctl.shell(script.replace("/var/backups", str(usersctl.folder)))
     assert (done.code, done.stdout, done.stderr) == (0, "", "")
     (copy,) = usersctl.folder.glob("users/users-*.db")

@@ -353,3 +353,15 @@ def test_help_is_drawn_in_boxes_and_typos_get_suggestions(usersctl: Command) -> 
     assert wrong.code == 2
     assert "Did you mean 'list'?" in wrong.text
     assert "usersctl --help" in wrong.text
+
+
+@pytest.mark.parametrize("columns", [70, 50])
+def test_help_on_a_narrow_terminal_cuts_off_no_name_of_an_option(usersctl: Command, columns: int) -> None:
+    for command, names in (
+        ("create", {"--password-stdin", "--password-file"}),
+        ("cleanup-tokens", {"--include-no-expiration"}),
+        ("invite send", {"--without-password"}),
+    ):
+        screen = usersctl.on_terminal(*command.split(), "--help", columns=columns)
+        assert names <= set(screen.text.split())
+        assert max(map(len, screen.lines)) <= columns

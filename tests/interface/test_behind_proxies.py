@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import PASSWORD, Command
+from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port, serving
 from support.documentation import blocks, section
 from support.proxies import PAUSE, STARTS, House, echoing, house
@@ -221,6 +221,35 @@ def test_the_limit_on_uploads_stands_in_the_file_for_nginx(tmp_path: Path) -> No
         # The pages and the interface of the daemon take no more than before.
         asks["Content-Length"] = str(2 * MB)
         assert here.visitor(here.ada).send("POST", "/api/users/session", headers=asks).status == 413
+
+
+# --- behind a CDN ---
+
+
+@pytest.mark.parametrize(("kind", "language"), [("nginx", "nginx"), ("caddy", "caddyfile")])
+def test_the_address_of_a_visitor_comes_through_a_cdn(tmp_path: Path, kind: str, language: str) -> None:
+    text = section("docs/operating/proxy.md", "Behind a CDN or a load balancer")
+    (lines,) = blocks(text, language)
+
+    def behind_a_cdn(snippet: str) -> str:
+        if kind == "nginx":
+            lines_here = lines.replace("192.0.2.0/24", "127.0.0.1")
+            return snippet.replace("server_name", f"{lines_here}server_name", 1)
+        snippet = re.sub(r"(reverse_proxy 127\S+)\n", r"\1 {\n}\n", snippet)
+        return re.sub(r"(reverse_proxy 127\S+ \{\n)", rf"\1{lines}", snippet)
+
+    with house(kind, tmp_path, plain=True, edited=behind_a_cdn) as here:
+        visitor = here.visitor()
+        visitor.headers["CF-Connecting-IP"] = "192.0.2.77"
+        assert visitor.login("ada@example.com", PASSWORD).status == 200
+        (session,) = visitor.get("/api/users/me/sessions").json["sessions"]
+        assert session["ip"] == "192.0.2.77"
+        token = here.site.service.sessions.create_api_token(
+            here.ada.id, name="x", lifetime=None, by=OPERATOR, ranges="192.0.2.77"
+        ).token
+        for address, status in (("192.0.2.77", 200), ("192.0.2.78", 401)):
+            headers = {"Authorization": f"Bearer {token}", "CF-Connecting-IP": address}
+            assert here.visitor().get("/page", headers=headers).status == status
 
 
 # --- answers that come part by part ---

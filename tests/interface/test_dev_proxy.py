@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.commands import PASSWORD, Command
 from support.daemons import Daemon, free_port, serving, wait_for
+from support.documentation import blocks, section
 from support.web import hosting
 
 from usersctl.identity_headers import known_names
@@ -266,3 +267,14 @@ def test_a_trial_takes_the_database_of_the_command_line_and_no_samples(usersctl:
         assert daemon.events("listening")[0]["database"] == str(other)
     assert listed(usersctl, other) == []
     assert not (usersctl.folder / "users-dev.db").exists()
+
+
+def test_an_application_is_tested_as_the_page_shows(usersctl: Command) -> None:
+    (script,) = blocks(section("docs/integrating/ten-minutes.md", "In your tests"), "sh")
+    create, serve, *rest = script.splitlines()
+    assert usersctl.shell(create).code == 0
+    with hosting(Hosted(app=Application(), max_body=100_000)) as port:
+        words = serve.removeprefix("usersctl serve ").removesuffix(" &").replace("5000", str(port))
+        with serving(usersctl, *words.split()) as daemon:
+            asked = usersctl.shell("\n".join(rest).replace("8080", str(daemon.port)))
+    assert json.loads(asked.stdout)["headers"]["remote-role"] == "admin"

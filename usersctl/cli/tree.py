@@ -131,7 +131,7 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
         name="usersctl",
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
-        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        rich_markup_mode="rich" if sys.stdout.isatty() and not _is_narrow() else None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog=f"Example: usersctl create ada@example.com --admin\n\nExit codes: {codes}.",
@@ -162,6 +162,11 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
             else:
                 groups[name].callback()(function)
     return app
+
+
+def _is_narrow() -> bool:
+    """Whether boxes would cut off the names of options."""
+    return 0 < os.get_terminal_size(sys.stdout.fileno()).columns < 70  # 0: not known
 
 
 class _WithDefault(TyperGroup):
