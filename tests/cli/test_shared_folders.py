@@ -36,6 +36,7 @@ def of_stranger(path: Path) -> Path:
 # --- the emails of a daemon that is not root ---
 
 
+@pytest.mark.sqlite  # the owner of a file
 def test_an_email_that_root_writes_into_the_folder_belongs_to_the_owner_of_the_database(
     usersctl: Command,
 ) -> None:

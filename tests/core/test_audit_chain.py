@@ -223,7 +223,8 @@ def test_a_whole_new_chain_is_detected_by_an_expected_hash(trail: Command) -> No
         rows = db.execute("SELECT * FROM audit WHERE id <> 3 ORDER BY id").fetchall()
         made, end = chained([tuple(row[:-1]) for row in rows])
         db.execute("DELETE FROM audit")
-        db.executemany("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", made)
+        for row in made:
+            db.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         db.execute("UPDATE audit_head SET n = ?, hash = ?", end)
     with trail.service() as service, service.store.read() as tx:
         assert tx.check_audit().problem is None
