@@ -3,17 +3,23 @@
 import shlex
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from usersctl.config.providers import host_of
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
-from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer, key_file
 from usersctl.text import counted
+
+if TYPE_CHECKING:
+    from usersctl.factors.sealing import Sealer
 
 MOST_NAMED = 5  # addresses of accounts
 
 
 def secret_key(installation: Installation) -> Result | None:
     """The keys that seal the secrets of authenticator apps, once there are some."""
+    # late: it loads OpenSSL
+    from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer, key_file
+
     settings = installation.settings
     sealer = Sealer(settings.secret_keys, key_file(settings.database))
     exposed = None
@@ -56,7 +62,7 @@ def _exposed(key: Path, database: Path) -> Result | None:
     return None
 
 
-def _unreadable(installation: Installation, sealer: Sealer, missing: dict[bytes, int]) -> Result:
+def _unreadable(installation: Installation, sealer: "Sealer", missing: dict[bytes, int]) -> Result:
     count = sum(missing.values())
     users = installation.query(
         lambda tx: [email for key in missing for email in tx.emails_of_totp(key, MOST_NAMED)]
