@@ -131,7 +131,7 @@ def measure_stale(bench: Bench) -> Iterator[Figure]:
 
 def _stale(bench: Bench, sessions: int, processes: int, configuration: str) -> Iterator[Figure]:
     """A turn lasts several times as long as notes wait, and its processor time includes the transaction of the last ones."""
-    users, seconds = bench.size(sessions, sessions // 100), bench.size(12, 1)
+    users, seconds = bench.size(sessions, sessions // 100), bench.size(10, 1)
     database = bench.people(users)
     checks = Wrk(bench, signed_in(users, active=users))
     taken: dict[str, list[Turn]] = defaultdict(list)
