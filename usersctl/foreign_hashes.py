@@ -244,12 +244,12 @@ def _phpass(found: re.Match[str]) -> ForeignHash | None:
 
 
 def slashed(password: bytes) -> bytes:
-    """As PHP's addslashes() makes it: WordPress does so with all that comes from a form, and hashes that."""
+    """As PHP's addslashes() makes it. WordPress changes all that comes from a form so, before it hashes a password."""
     return re.sub(rb"(['\"\\])", rb"\\\1", password)
 
 
 def _as_html(password: bytes) -> bytes:
-    """As PHP's htmlspecialchars() makes it: phpBB hashes that."""
+    """As PHP's htmlspecialchars() makes it, before phpBB hashes a password."""
     for character, entity in ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b'"', b"&quot;")):
         password = password.replace(character, entity)
     return password

@@ -661,9 +661,10 @@ def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, 
     assert account == {"email": "a@example.com"} | expected
 
 
-def test_a_word_that_is_not_known_confirms_no_address() -> None:
-    refused, _ = adopted({"email": "a@example.com", "verified": "pending"})
-    assert str(refused) == "verified: 'pending' is neither true nor false"
+@pytest.mark.parametrize("word", ["pending", "pending2", "step 1 of 2"])
+def test_a_word_that_is_not_known_confirms_no_address(word: str) -> None:
+    refused, _ = adopted({"email": "a@example.com", "verified": word})
+    assert str(refused) == f"verified: {word!r} is neither true nor false"
 
 
 def test_what_makes_an_account_inactive_can_be_overridden() -> None:

@@ -258,7 +258,7 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         (
             '{"name": "x", "users": [{"email": "\\ud800@example.com"}]}',
             "users[0].email",
-            "holds a character that no text has",
+            "holds a character that no text may hold",
         ),
         ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),
         ('{"name": "x", "groups": {"name": "a"}}', "groups", "must be a list"),

@@ -242,7 +242,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise Invalid("must be text in quotes")
     if not is_text(value):
-        raise Invalid("holds a character that no text has")
+        raise Invalid("holds a character that no text may hold")
     return value
 
 

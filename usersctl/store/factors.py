@@ -6,8 +6,7 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import Passkey, PendingSignIn, TotpSecret
-from usersctl.store.statements import Statements
-from usersctl.store.users import places
+from usersctl.store.statements import Statements, places
 
 _TOTP = ", ".join(TotpSecret._fields)
 _PASSKEY = ", ".join(Passkey._fields)

@@ -7,8 +7,8 @@ from typing import Any
 
 from usersctl.errors import Taken
 from usersctl.models import OAUTH, Identity, Link, User
-from usersctl.store.statements import Statements
-from usersctl.store.users import USER, places, user_of
+from usersctl.store.statements import Statements, places
+from usersctl.store.users import USER, user_of
 
 _COLUMNS = ", ".join(Identity._fields)
 _OF_OAUTH = f"SELECT subject FROM identities WHERE user_id = users.id AND provider = '{OAUTH}'"

@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import Any
 
 from usersctl.models import Standing
-from usersctl.store.statements import Statements
-from usersctl.store.users import USER, places, user_of
+from usersctl.store.statements import Statements, places
+from usersctl.store.users import USER, user_of
 
 _STANDING = f"SELECT {USER}, managed_by FROM users"
 _OF_A_USER = "SELECT managed_by FROM users WHERE id = ?"

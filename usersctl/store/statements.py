@@ -1,6 +1,6 @@
 """Statements: the connection and the moment that the statements of one transaction share."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +11,10 @@ T = TypeVar("T")
 
 MOST = 2**62  # rows: more than any table holds, and still an integer of SQLite
 ROWS_OF_A_STATEMENT = 100
+
+
+def places(values: Collection[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 class Rows(Protocol):
@@ -69,7 +73,7 @@ class Statements:
 
     def _insert_rows(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Many by one statement: each statement writes to the table of AUTOINCREMENT, which takes longer than its row."""
-        row = f"({', '.join('?' * len(names))})"
+        row = f"({places(names)})"
         for start in range(0, len(rows), ROWS_OF_A_STATEMENT):
             some = rows[start : start + ROWS_OF_A_STATEMENT]
             values = [value for each in some for value in each]

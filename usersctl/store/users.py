@@ -1,6 +1,6 @@
 """The table of users, and how its rows become models."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +8,7 @@ from usersctl.clock import stamp
 from usersctl.errors import NotFound, Taken
 from usersctl.folding import folded, folded_address, with_folded
 from usersctl.models import Claim, Credentials, Newcomer, User
-from usersctl.store.statements import Statements
+from usersctl.store.statements import Statements, places
 
 USER = (
     "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
@@ -213,7 +213,3 @@ def user_of(row: Any, at: Statements) -> User:
     return User._make(
         (*row[:4], row[4] == 1, *row[5:11], row[11] == 1, row[12], claimed, row[15], row[16], ())
     )
-
-
-def places(values: Collection[object]) -> str:
-    return ", ".join("?" * len(values))

@@ -23,6 +23,7 @@ _NO = {"", "0", "0.0", "false", "f", "no", "n", "off", "inactive", "disabled", "
 _CONFIRMED = ("confirmed", "verified")
 _NULLS = ("\\N", "NULL")  # how PostgreSQL and MySQL write it into a file
 _ZERO_DATE = "0000-00-00"  # how MySQL writes none
+_A_TIME = re.compile(r"\b(19|20)\d\d|\d{9}")  # of any form: a year, or seconds
 _SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
 _HASHES = re.compile(
     r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y|P|H|wp)\$"
@@ -195,7 +196,7 @@ def _confirmed(_: Adoption, value: Any, column: str) -> bool:
     if _is_no(value):
         return False
     text = _text(value)
-    return any(map(str.isdigit, text)) or text.strip().lower() in _CONFIRMED or _truth(text, column)
+    return bool(_A_TIME.search(text)) or text.strip().lower() in _CONFIRMED or _truth(text, column)
 
 
 def _password_hash(adoption: Adoption, value: Any, _column: str) -> str | None:

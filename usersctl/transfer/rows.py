@@ -88,8 +88,7 @@ def lines(text: IO[str], at_most: int = LONGEST_LINE) -> Iterator[str]:
 
 def _lines_in_utf_8(text: IO[str]) -> Iterator[str]:
     for number, line in enumerate(lines(text), 1):
-        if number == 1 or not line.isascii():
-            _refuse_other_encodings(line, number)
+        _refuse_other_encodings(line, number)
         yield line
 
 
