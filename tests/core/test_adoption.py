@@ -1,0 +1,118 @@
+"""The rules by which the values of another application become those of an account."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import HASH
+
+from usersctl.config import Settings
+from usersctl.errors import Invalid
+from usersctl.transfer.adoption import Adoption
+from usersctl.transfer.columns import map_columns
+from usersctl.transfer.foreign import SourceTable
+
+SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080")
+
+
+def adopted(
+    row: dict[str, Any], roles: dict[str, str] | None = None, **columns: str
+) -> tuple[Any, list[str]]:
+    table = SourceTable("rows", list(row), [("row 1", row)])
+    adoption = Adoption(table, map_columns(table.columns, columns, SETTINGS), roles or {})
+    ((_, account),) = adoption.rows()
+    return account, list(adoption.notes())
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"isAdmin": "t"}, {"role": "admin"}),
+        ({"Role": "Admin"}, {"role": "admin"}),
+        ({"role": "administrator"}, {"role": "user"}),  # a similar name does not make an admin
+        ({"deleted_at": "2024-01-01"}, {"active": False}),
+        ({"deleted_at": None}, {"active": True}),
+        ({"active": None}, {"active": False}),
+        ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
+        ({"emailVerified": None}, {"confirmed": False}),
+        ({"emailVerified": "Verified"}, {"confirmed": True}),
+        ({"emailVerified": "on Jan 5, 2024"}, {"confirmed": True}),
+        (
+            {"emailVerified": "\\N", "name": "\\N", "password": "\\N"},
+            {"confirmed": False},
+        ),  # COPY of PostgreSQL
+        ({"emailVerified": "NULL", "last_login": "NULL"}, {"confirmed": False}),  # phpMyAdmin
+        ({"emailVerified": "0000-00-00 00:00:00", "deleted_at": None}, {"confirmed": False}),
+        ({"deleted_at": "0000-00-00 00:00:00"}, {"active": True}),
+        ({"deleted_at": "\\N"}, {"active": True}),
+        ({"active": 1, "banned": 1}, {"active": False}),
+        ({"active": 1, "banned": 0, "deleted_at": "2024-01-01"}, {"active": False}),
+        ({"active": 0, "banned": 0}, {"active": False}),
+        ({"active": 1, "banned": 0, "deleted_at": None}, {"active": True}),
+        ({"active": 0, "verified": 0}, {"active": False}),
+        ({"active": 1, "verified": 0}, {"confirmed": False}),
+        ({"password": HASH.encode()}, {"password_hash": HASH}),
+        ({"password": f"bcrypt${HASH}"}, {"password_hash": f"bcrypt${HASH}"}),
+        ({"password": "5f4dcc3b5aa765d61d8327deb882cf99"}, {}),
+        ({"password": "*"}, {}),
+        ({"password": "$2b$31$" + "a" * 53}, {}),
+        ({"google_id": 12}, {"oauth_id": "12"}),
+        ({"google_id": 12, "github_id": 13}, {}),  # the provider is not known
+        ({"created": 0}, {}),
+        ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
+        ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
+        ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),
+    ],
+)
+def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
+    account, _ = adopted({"email": "a@example.com"} | row)
+    assert account == {"email": "a@example.com"} | expected
+
+
+@pytest.mark.parametrize("word", ["pending", "pending2", "step 1 of 2"])
+def test_a_word_that_is_not_known_confirms_no_address(word: str) -> None:
+    refused, _ = adopted({"email": "a@example.com", "verified": word})
+    assert str(refused) == f"verified: {word!r} is neither true nor false"
+
+
+def test_what_makes_an_account_inactive_can_be_overridden() -> None:
+    row = {"email": "a@example.com", "active": 1, "banned": 1, "suspended": 0}
+    assert adopted(row, active="active")[0]["active"] is True
+    assert adopted(row, active="active+suspended")[0]["active"] is True
+    assert adopted(row, active="suspended+banned")[0]["active"] is False
+
+
+def test_the_hashes_of_unix_are_named() -> None:
+    _, notes = adopted({"email": "a@example.com", "password": "$6$salt$hash"})
+    assert notes == [
+        "the password hashes of 1 row cannot be checked here (SHA-512 crypt): no password will match them"
+    ]
+
+
+def test_a_clear_text_password_is_never_printed() -> None:
+    account, notes = adopted({"email": "a@example.com", "password": "secret$word$2b$"})
+    assert account == {"email": "a@example.com"}
+    assert "secret" not in " ".join(notes)
+
+
+def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
+    github = SETTINGS._replace(oauth_client_id="c", oauth_provider="github")
+    google = SETTINGS._replace(oauth_client_id="c", oauth_issuer="https://accounts.google.com")
+    columns = ["email", "google_id", "github_id"]
+    assert map_columns(columns, {}, github)["oauth_id"] == ["github_id"]
+    assert map_columns(columns, {}, google)["oauth_id"] == ["google_id"]
+    assert "oauth_id" not in map_columns(columns[:2], {}, github)
+    assert "oauth_id" not in map_columns(columns, {"oauth_id": ""}, google)
+    for others, there_are in ((["Nr", "Kontakt"], "Nr, Kontakt"), ([], "none")):
+        with pytest.raises(Invalid, match="No column looks like") as refused:
+            map_columns(others, {}, google)
+        assert refused.value.hint == f"say which it is with --map email=COLUMN; there are {there_are}"
+    with pytest.raises(Invalid, match="no column 'shoes' there"):
+        map_columns(columns, {"name": "shoes"}, google)
+    with pytest.raises(Invalid, match="no column 'shoes' here"):
+        map_columns(columns, {"shoes": "email"}, google)
+
+
+def test_a_login_of_wordpress_is_the_name_where_there_is_no_other() -> None:
+    columns = ["user_login", "user_pass", "user_email", "user_registered"]
+    assert map_columns(columns, {}, SETTINGS)["name"] == ["user_login"]
