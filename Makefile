@@ -1,20 +1,24 @@
 # What a contributor runs. Each target makes its environment first, if it is missing or out of date.
-.PHONY: check test test-postgres test-failover ci docs format
+.PHONY: check test test-all test-postgres test-failover ci docs format
 
 # Before each commit: style, types and the fast tests.
 check: .venv/.made
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/python -m pytest -q -m 'not slow'
+	.venv/bin/python -m pytest -q -m fast
 
-# Before a change is proposed: all tests, by the command of README.md.
+# Nearly all tests, in a few minutes, by the command of README.md.
 test:
 	python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -q
 
+# Before a change is proposed: all tests.
+test-all: .venv/.made
+	.venv/bin/python -m pytest -q --all
+
 # All tests once more, with their databases on a PostgreSQL server, which they start in a temporary folder.
 test-postgres: .venv/.made
-	POSTGRES_TESTS=required .venv/bin/python -m pytest -q --postgres
+	POSTGRES_TESTS=required .venv/bin/python -m pytest -q --postgres --all
 
 # What becomes of a PostgreSQL server that fails over: alone, because limits of time are judged.
 test-failover: .venv/.made

@@ -46,7 +46,7 @@ spare_the_disk()
 
 
 TESTS = Path(__file__).parent
-SLOW_FOLDERS = {"attacks", "benchmarks", "browser", "faults"}
+THOROUGH_FOLDERS = {"attacks", "benchmarks", "browser", "faults"}
 # Two files that exist anyway serve as locks, because the workers share nothing else.
 GATE, ROOM = Path(__file__), TESTS / "support" / "commands.py"
 
@@ -55,12 +55,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--postgres", action="store_true", help="open the databases of all tests on a PostgreSQL server"
     )
+    parser.addoption("--all", action="store_true", help="run the slow tests, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the workers use what this process begins
+        if not _tests_are_chosen(config):
+            config.option.markexpr = "not slow"
         keep_folders_in_memory()
         postgres.begin(whole=config.getoption("postgres"))
+
+
+def _tests_are_chosen(config: pytest.Config) -> bool:
+    named, option = config.args_source is not pytest.Config.ArgsSource.TESTPATHS, config.option
+    return bool(named or option.all or option.markexpr or option.keyword or option.lf)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -68,8 +76,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         postgres.end()
 
 
-def pytest_report_header() -> str:
-    return "fast subset: pytest -m 'not slow'"
+def pytest_report_header(config: pytest.Config) -> str:
+    left_out = "without the slow tests: --all runs them" if config.option.markexpr == "not slow" else "all"
+    return f"tests: {left_out}; fast subset: pytest -m fast"
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -78,17 +87,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks as slow what starts processes, measures time or is in one of the slow folders. Other slow tests are marked
-    where they stand. Tests of SQLite's files are left out with --postgres."""
+    """Marks as fast what neither runs the command, is slow, measures time nor is in a folder of thorough tests. Tests of
+    SQLite's files are left out with --postgres."""
     if postgres.is_whole():
         of_files = [item for item in items if item.get_closest_marker("sqlite")]
         config.hook.pytest_deselected(items=of_files)
         items[:] = [item for item in items if item.get_closest_marker("sqlite") is None]
     for item in items:
-        starts_processes = "usersctl" in getattr(item, "fixturenames", ())
-        is_slow = item.path.parent.name in SLOW_FOLDERS
-        if is_slow or starts_processes or item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.slow)
+        runs_the_command = "usersctl" in getattr(item, "fixturenames", ())
+        is_slow = item.get_closest_marker("slow") or item.get_closest_marker("alone")
+        if not (runs_the_command or is_slow or item.path.parent.name in THOROUGH_FOLDERS):
+            item.add_marker(pytest.mark.fast)
     # Those that run alone come first, at one worker: later each would wait for a long test, and all others with it.
     items.sort(key=lambda item: item.get_closest_marker("alone") is None)
 

@@ -486,6 +486,7 @@ def checkout() -> Modules:
     return read_modules(ROOT)
 
 
+@pytest.mark.slow
 def test_the_rules_see_the_modules() -> None:
     assert {
         "usersctl.errors",

@@ -16,8 +16,6 @@ from tests.benchmarks import command, quoted
 from tests.benchmarks.frame import Bench, Figure
 from usersctl.cli.tree import COMMANDS
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parent.parent
 
 
@@ -74,6 +72,7 @@ def test_a_measure_prints_its_figures_and_their_promises(
     assert all(figure["what"].strip() in table for figure in figures)
 
 
+@pytest.mark.slow
 def test_the_benchmark_can_run_every_command(usersctl: Command, tmp_path: Path) -> None:
     bench = Bench(tmp_path, quick=True)
     database = command.prepared(bench, 10)
@@ -83,6 +82,7 @@ def test_the_benchmark_can_run_every_command(usersctl: Command, tmp_path: Path) 
     assert {name: ran for name, ran in done.items() if ran.code not in command.DONE} == {}
 
 
+@pytest.mark.slow
 def test_measures_are_chosen_by_name() -> None:
     refused = benchmarks("--quick", "nonsense")
     assert refused.returncode == 2
@@ -92,6 +92,7 @@ def test_measures_are_chosen_by_name() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_missing_client_is_named_with_its_package(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.benchmarks", "--quick", "client"]
     refused = subprocess.run(
@@ -123,6 +124,7 @@ def test_the_documentation_quotes_the_figures_of_the_last_run() -> None:
     assert len([line for line in table if line in readme]) == 3
 
 
+@pytest.mark.slow
 def test_figures_are_published_of_complete_runs_only() -> None:
     refused = benchmarks("--publish", "--quick")
     assert (refused.returncode, "all measures" in refused.stderr) == (2, True)

@@ -142,7 +142,6 @@ def import_steps() -> list[tuple[str, str]]:
     return [*steps(section("docs/import.md", "Import")), *steps(section("docs/import.md", "Export"))]
 
 
-@pytest.mark.slow
 def test_an_import_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     for line, shown in import_steps():
@@ -166,7 +165,6 @@ def test_a_backup_shows_what_the_commands_print(usersctl: Command) -> None:
         assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
-@pytest.mark.slow
 def test_a_lockdown_shows_what_the_commands_print(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     with usersctl.service() as service:
@@ -189,7 +187,6 @@ def test_a_broken_audit_trail_shows_what_the_commands_print(usersctl: Command) -
             assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
-@pytest.mark.slow
 def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None:
     text = section("docs/operating/observe.md", "Health and readiness")
     unused = free_port()
@@ -204,7 +201,6 @@ def test_a_health_check_shows_what_the_commands_print(usersctl: Command) -> None
             assert same(at_a_terminal(usersctl.folder, line, database=usersctl.database)) == same(shown), line
 
 
-@pytest.mark.slow
 def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersctl: Command) -> None:
     text = section("docs/operating/observe.md", "Metrics for Prometheus")
     port = free_port()
@@ -221,7 +217,6 @@ def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersct
     assert shown <= {line.rpartition(" ")[0] for line in served.splitlines()}
 
 
-@pytest.mark.slow
 def test_every_event_of_the_log_that_no_request_causes_is_documented() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "daemon" / "usersd").rglob("*.py"))
     logged = set(re.findall(r'log\.event\(\s*"([a-z-]+)"', sources))
@@ -252,7 +247,6 @@ def prepare_file_of_accounts(usersctl: Command) -> str:
     return text
 
 
-@pytest.mark.slow
 def test_a_file_of_accounts_is_applied_by_the_line_for_cron(usersctl: Command) -> None:
     prepare_file_of_accounts(usersctl)
     (line,) = blocks(section("docs/operating/apply.md", "By cron"), "text")
@@ -515,7 +509,6 @@ def test_a_snippet_is_printed_as_the_page_shows(usersctl: Command) -> None:
     assert cron in section("docs/operating/install.md", "cron")
 
 
-@pytest.mark.slow
 def test_a_backup_is_made_and_checked_as_the_page_says(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     (script,) = blocks(section("docs/operating/backup.md", "Every night"), "sh")

@@ -206,6 +206,7 @@ def test_a_claim_yields_also_to_a_provider_user_without_an_account(
         assert state(mallory) == ("mallory@example.com", None)
 
 
+@pytest.mark.slow
 def test_strangers_who_claim_an_address_again_and_again_leave_its_owner_an_email(
     site: OAuthSite, clock: FakeClock
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import string
 import time
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.bodies import ALL_FIELDS
@@ -38,6 +39,7 @@ HEADERS = st.dictionaries(
 METHODS = st.sampled_from(["GET", "HEAD", "POST", "PATCH", "DELETE", "PUT", "OPTIONS", "TRACE", "QUERY", "X"])
 
 
+@pytest.mark.slow
 def test_no_request_causes_a_500(open_site: Site) -> None:
     """600 requests or ten seconds, whichever comes first."""
     token = open_site.service.sessions.login("ada@example.com", PASSWORD).token

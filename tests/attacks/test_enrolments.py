@@ -174,6 +174,7 @@ def test_a_provider_links_no_account_with_a_factor_and_an_address_that_was_never
 # --- guesses ---
 
 
+@pytest.mark.slow
 def test_a_right_password_never_buys_more_than_a_hundred_codes(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_known_device_and_a_session_wait_as_strangers_do_and_share_twenty_chec
     assert device.login(ada.email, PASSWORD).status == 200, "a success of any of them clears all counters"
 
 
+@pytest.mark.slow
 def test_refusals_are_alike_for_known_and_unknown_addresses_whatever_device_asks(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
@@ -130,6 +131,7 @@ def test_refusals_are_alike_for_known_and_unknown_addresses_whatever_device_asks
     assert replies["ada@example.com"] == replies["nobody@example.com"]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=4)
 def test_strangers_devices_and_sessions_never_get_more_than_a_hundred_checks(seed: int) -> None:
@@ -185,6 +187,7 @@ def guesser(services: list[Service], user: User, kind: str) -> tuple[str, Callab
     return kind, guess
 
 
+@pytest.mark.slow
 def test_parallel_guesses_are_never_more_than_a_hundred(
     make_service: Callable[..., Service], clock: FakeClock, checks: list[str]
 ) -> None:

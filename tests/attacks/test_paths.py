@@ -212,6 +212,7 @@ def is_meant(path: str) -> bool:
     )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["/docs/", "/docs", "/about", "/shop/", "/shop/1/view", "/login", "/", ""]),
     st.lists(st.sampled_from(PIECES), max_size=9),

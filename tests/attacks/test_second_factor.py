@@ -78,6 +78,7 @@ def use_codes(database: Database, folder: Path, tokens: list[str], barrier: Any,
     service.close()
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_use_a_code_at_once_one_succeeds(tmp_path: Path) -> None:
     database = database_at(tmp_path / "users.db")
     settings = Settings(
@@ -132,6 +133,7 @@ def test_parallel_guesses_on_one_sign_in_get_no_more_than_five_checks(site: Site
     assert query(site.service, "SELECT * FROM pending_sign_ins") == []
 
 
+@pytest.mark.slow
 def test_who_knows_the_password_gets_eighty_guesses_at_codes(
     site: Site, phone: Phone, clock: FakeClock
 ) -> None:

@@ -99,6 +99,7 @@ PATHS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(PATHS)
 @settings(max_examples=300, deadline=None)
 @example("/adm\u0131n")

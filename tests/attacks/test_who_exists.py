@@ -85,6 +85,7 @@ def test_login_refusals_do_not_reveal_accounts(
     assert refusals["wrong"][0] == 401
 
 
+@pytest.mark.slow
 def test_limits_do_not_reveal_accounts(
     make_service: Callable[..., Service], clock: FakeClock, refused: dict[str, tuple[str, str]]
 ) -> None:
@@ -112,6 +113,7 @@ def test_limits_do_not_reveal_accounts(
     assert [statuses[0] for statuses in seen["unknown"]].count(429) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("foreign", [{}, FOREIGN], ids=["bcrypt only", "hashes of other systems"])
 def test_the_time_of_a_refusal_does_not_reveal_accounts(

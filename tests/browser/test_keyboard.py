@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.looks import LINK
 from support.visitors import Visitor, all_users, expect
@@ -163,7 +162,6 @@ def among_thirty(house: House, visit: Visit) -> Visitor:
     return visit(site, viewport={"width": 1280, "height": 600})
 
 
-@pytest.mark.slow
 def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visit) -> None:
     ada = among_thirty(house, visit)
 

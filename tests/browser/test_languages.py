@@ -37,7 +37,6 @@ BY_LINK = [
 FOR_ADMINS = [path for _, path in layout.FOR_ADMINS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("locale", [name for name in texts.shipped() if name != "en"])
 def test_every_page_is_accessible_and_fits_in_every_language(house: House, visit: Visit, locale: str) -> None:
     site = house()

@@ -204,7 +204,6 @@ def test_chosen_users_are_exported_as_a_table_that_runs_no_formula(ada: Visitor,
     ada.sees("Chosen: 9")
 
 
-@pytest.mark.slow
 def test_five_hundred_of_five_thousand_users_are_filtered_sorted_chosen_and_deactivated(ada: Visitor) -> None:
     with ada.site.service.store.write() as tx:
         for start in range(0, 5_000, 500):

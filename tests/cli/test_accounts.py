@@ -82,6 +82,7 @@ def test_exactly_one_line_end_and_the_mark_of_windows_are_dropped_from_a_passwor
     assert usersctl.can_log_in("ada@example.com", is_)
 
 
+@pytest.mark.slow
 def test_create_vouches_for_an_address(usersctl: Command) -> None:
     usersctl.configure(
         'auth.oauth = { clientId = "users", clientSecret = "x", issuer = "https://id.example.com" }\n'
@@ -193,6 +194,7 @@ def test_with_generate_stdout_holds_only_a_password_even_if_the_account_exists(
     assert "exists already" in done.stderr
 
 
+@pytest.mark.slow
 def test_concurrent_creates_of_one_account_make_it_once(usersctl: Command) -> None:
     words = ("create", "ada@example.com", "--if-missing", "--generate")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -12,9 +12,6 @@ from support.documentation import blocks, section
 from support.foreign_databases import by_email, database, digest
 from support.servers import importable, installed
 
-pytestmark = pytest.mark.slow
-
-
 # --- PocketBase ---
 
 
@@ -103,6 +100,7 @@ call_command("dumpdata", output="dump.jsonl", format="jsonl", verbosity=0)
 """
 
 
+@pytest.mark.slow
 def test_django_is_imported_from_a_dump_and_from_a_database(usersctl: Command) -> None:
     installed("django-admin", "applications")
     subprocess.run(
@@ -168,6 +166,7 @@ SocialAccount.objects.create(user=gus, provider="google", uid="1001")
 """
 
 
+@pytest.mark.slow
 def test_django_allauth_is_imported_by_the_script_of_the_manual(usersctl: Command) -> None:
     importable("allauth", "applications")
     text = section("docs/import.md", "Django with groups or django-allauth")

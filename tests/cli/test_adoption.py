@@ -16,8 +16,6 @@ from support.foreign_databases import by_email, database, digest
 from usersctl.errors import Invalid
 from usersctl.transfer.foreign import SourceKind, open_source
 
-pytestmark = pytest.mark.slow
-
 # The schema of the specification's service before it had identity providers.
 OLDER = """
     CREATE TABLE users (

@@ -144,6 +144,7 @@ def test_each_change_is_shown_with_what_was_before(usersctl: Command, people: Pa
     assert done.stderr == "Plan: 2 to make, 1 to change, 2 to delete\n"
 
 
+@pytest.mark.slow
 def test_refusals_have_their_exit_codes_and_change_nothing(usersctl: Command, people: Path) -> None:
     usersctl.add("grace", role="admin")
     usersctl.ok("apply", people)
@@ -294,6 +295,7 @@ def test_with_no_input_a_terminal_needs_yes(usersctl: Command, people: Path) -> 
 # --- export --as-state ---
 
 
+@pytest.mark.slow
 def test_an_export_is_a_file_that_changes_nothing(usersctl: Command, people: Path) -> None:
     usersctl.ok("apply", people)
     for name in ("state.toml", "state.json"):
@@ -357,6 +359,7 @@ def test_an_export_is_of_one_moment(usersctl: Command) -> None:
     usersctl.ok("apply", "-", "--adopt", stdin=target.getvalue())
 
 
+@pytest.mark.slow
 def test_an_export_that_is_too_large_to_be_applied_says_so(usersctl: Command) -> None:
     usersctl.add("ada")
     assert "reads no file" not in usersctl.ok("export", "--as-state", "state.json").stderr
@@ -389,6 +392,7 @@ def disturb_further(service: Service, chance: random.Random) -> None:
             chance.choice([claim, delete])(user.id)
 
 
+@pytest.mark.slow
 def test_any_export_changes_nothing(usersctl: Command) -> None:
     """2,000 states with USERSCTL_LONG=1. Accounts that the export does not manage change their manager only."""
     chance = random.Random(random.randrange(10**9))

@@ -27,7 +27,7 @@ from usersctl.service import Service
 from usersctl.store import backup, database_file
 from usersctl.store.opening import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("progress_is_drawn_often")]
+pytestmark = pytest.mark.usefixtures("progress_is_drawn_often")
 
 
 # --- backup ---
@@ -62,6 +62,7 @@ def test_a_backup_is_in_the_trail_of_the_database_in_use_and_not_in_its_own(user
     usersctl.ok("audit", "verify")
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_database_that_is_locked_for_long_says_that_no_trail_has_it(
     usersctl: Command, ada: User
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_backup_works_without_hard_links(
 # --- dated backups ---
 
 
+@pytest.mark.slow
 def test_a_dated_backup_is_verified_and_replaces_the_oldest(usersctl: Command, ada: User) -> None:
     folder = usersctl.folder / "backups"
     made = []

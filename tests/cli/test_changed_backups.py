@@ -14,7 +14,6 @@ CHILD = "CREATE TABLE child (id INTEGER PRIMARY KEY, user_id REFERENCES users (i
 GRANDCHILD = "CREATE TABLE grandchild (child REFERENCES Child (id) ON DELETE SET NULL)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "statements",
     [

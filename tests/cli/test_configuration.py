@@ -165,6 +165,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional=VALUES))
 @example({"branding.name": "***"})
@@ -222,6 +223,7 @@ def test_secrets_are_shown_as_stars(usersctl: Command) -> None:
         assert "***" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_a_file_the_defaults_are_used(usersctl: Command) -> None:
     env = {"USERS_CONFIG": "", "XDG_CONFIG_HOME": str(usersctl.folder / "none")}
     assert "can be used" in usersctl.ok("config", "check", env=env).stdout

@@ -13,8 +13,6 @@ from support.commands import Command
 from support.databases import held
 from support.old_databases import old_database
 
-pytestmark = pytest.mark.slow
-
 EVERY_READER = [
     ["list"],
     ["list", "--json"],
@@ -154,6 +152,7 @@ def test_an_empty_file_becomes_a_database_at_the_first_create(usersctl: Command)
     assert len(usersctl.ok("list").rows) == 1
 
 
+@pytest.mark.slow
 def test_a_command_waits_for_a_locked_database_and_then_gives_up(usersctl: Command) -> None:
     usersctl.add("ada")
     with held(usersctl.database):
@@ -165,6 +164,7 @@ def test_a_command_waits_for_a_locked_database_and_then_gives_up(usersctl: Comma
     assert usersctl.ok("show", "1", "--json").json["name"] == "Ada"
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite  # modes of files
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs another user")
 def test_a_read_only_database_can_be_read_but_not_written(usersctl: Command) -> None:

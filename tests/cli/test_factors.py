@@ -241,6 +241,7 @@ def test_each_command_that_why_and_doctor_suggest_is_for_the_database_that_was_a
     assert f"usersctl factor reset USER --totp --db {usersctl.database}" in str(findings)
 
 
+@pytest.mark.slow
 def test_the_other_ways_of_an_account_leave_its_factors_alone(usersctl: Command) -> None:
     usersctl.add("ada")
     with usersctl.service() as service:

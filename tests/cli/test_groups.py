@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
 from support.commands import Command
 
 
+@pytest.mark.slow
 def test_a_group_is_created_filled_shown_and_deleted(usersctl: Command) -> None:
     usersctl.add("ada", "bob")
     assert usersctl.ok("group", "list", "--json").json == []
@@ -37,6 +39,7 @@ def test_users_of_a_change_come_from_standard_input(usersctl: Command) -> None:
     assert done.stdout == "No users given; nothing to do\n"
 
 
+@pytest.mark.slow
 def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("group", "create", "staff")
@@ -59,6 +62,7 @@ def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
     assert '"code": "not_found"' in error.stderr
 
 
+@pytest.mark.slow
 def test_a_name_that_no_group_can_have_is_no_bug(usersctl: Command) -> None:
     usersctl.add("ada")
     for name in (os.fsdecode(b"st\xff"), "\u00e9", "a\nb", "--", " ", "x" * 100_000):
@@ -94,6 +98,7 @@ def test_show_prints_the_groups_of_a_user(usersctl: Command) -> None:
     assert "groups" not in usersctl.ok("show", "ada@example.com", "--json").json
 
 
+@pytest.mark.slow
 def test_an_export_carries_groups_to_another_database(usersctl: Command, tmp_path: Path) -> None:
     usersctl.add("ada", "bob", "eve")
     for group, users in (("staff", "12"), ("board", "1"), ("empty", "")):

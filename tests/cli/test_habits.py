@@ -19,8 +19,6 @@ from usersctl.cli.options import Options, take
 from usersctl.cli.tree import COMMANDS as TABLE
 from usersctl.cli.tree import GROUPS, command_tree, value_options
 
-pytestmark = pytest.mark.slow
-
 
 def every_command(root: TyperGroup) -> list[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     commands: list[tuple[tuple[str, ...], TyperCommand | TyperGroup]] = [((), root)]
@@ -55,6 +53,7 @@ def test_the_help_of_all_ends_with_the_exit_codes(usersctl: Command) -> None:
     assert "Exit codes: 0 done, 1 bug, 2 misuse, 3 not found, 4 taken, 5 refused, 6" in help_in_lines
 
 
+@pytest.mark.slow
 def test_help_in_a_pipe_has_no_boxes_and_is_not_cut(usersctl: Command) -> None:
     groups = [[*path, "--help"] for path, command in COMMANDS if isinstance(command, TyperGroup)]
     assert len(groups) > 5
@@ -363,6 +362,7 @@ def test_a_reader_that_goes_away_is_no_error(usersctl: Command, words: str) -> N
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_messages_for_a_closed_stderr_do_not_go_to_stdout(usersctl: Command) -> None:
     done = usersctl.shell("usersctl create ada@example.com --generate 2>&-")
     assert done.code == 0
@@ -450,6 +450,7 @@ def test_a_closed_stdin_counts_as_empty(usersctl: Command, words: str, code: int
     assert "bug" not in done.stderr
 
 
+@pytest.mark.slow
 def test_output_is_utf_8_in_every_locale(usersctl: Command) -> None:
     usersctl.ok("import", "-", stdin="email,name\nada@example.com,Zoë 中 😀\n")
     for env in ({"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}):  # fmt: skip
@@ -575,6 +576,7 @@ def complete(usersctl: Command, line: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> None:
     usersctl.add("ada", "alan", "eve")
     assert "cleanup-tokens" in complete(usersctl, "usersctl cl")
@@ -590,6 +592,7 @@ def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> 
     assert complete(usersctl, "usersctl audit --action lock") == ["lockdown-off", "lockdown-on"]
 
 
+@pytest.mark.slow
 def test_completion_offers_a_claimed_address_to_commands_that_only_read(usersctl: Command) -> None:
     usersctl.add("ada")
     by_hand(usersctl.database, CLAIM)

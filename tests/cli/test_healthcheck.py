@@ -17,8 +17,6 @@ from usersctl.cli.healthcheck import PATH, NotReady, _from_url, ask_within, conf
 from usersctl.config import Settings
 from usersctl.errors import Invalid
 
-pytestmark = pytest.mark.slow
-
 
 @contextmanager
 def answering(answer: bytes, *, drip: float | None = None) -> Iterator[int]:
@@ -58,6 +56,7 @@ def answering(answer: bytes, *, drip: float | None = None) -> Iterator[int]:
 # --- a daemon ---
 
 
+@pytest.mark.slow
 def test_healthcheck_asks_the_configured_daemon_until_it_stops(usersctl: Command) -> None:
     port = free_port()
     usersctl.configure(f"server.port = {port}\n")

@@ -13,8 +13,6 @@ from support.tables import add_many
 
 from usersctl.invitations import BATCH
 
-pytestmark = pytest.mark.slow
-
 ADA, BOB, EVE = "ada@example.com", "bob@example.com", "eve@example.com"
 
 
@@ -95,6 +93,7 @@ def test_exit_codes_of_invite(usersctl: Command) -> None:
     assert usersctl("link", "invite", ADA).code == 5
 
 
+@pytest.mark.slow
 def test_invitations_are_listed_sent_again_and_withdrawn(usersctl: Command) -> None:
     usersctl.ok("db", "init")
     usersctl.ok("invite", ADA, BOB)
@@ -223,6 +222,7 @@ def test_invitations_in_json_are_one_document(usersctl: Command) -> None:
     assert usersctl.ok("invite", "--without-password", "--json").stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_an_import_invites_new_accounts_that_nothing_opens(usersctl: Command) -> None:
     file = usersctl.folder / "people.csv"
     file.write_text(

@@ -65,6 +65,7 @@ def fill(usersctl: Command, count: int) -> None:
             tx.add_token(number, b"%d" % number, kind="api", name="ci", expires_at=until)
 
 
+@pytest.mark.slow
 def test_a_long_list_of_tokens_or_emails_takes_little_memory(tmp_path: Path) -> None:
     for name in ("few", "many"):
         (tmp_path / name).mkdir()
@@ -161,6 +162,7 @@ def test_a_command_opens_its_store_once(usersctl: Command, monkeypatch: pytest.M
     run.close()
 
 
+@pytest.mark.slow
 def test_a_list_goes_on_behind_a_user(usersctl: Command) -> None:
     usersctl.add("eve", "grace", "ada", "emile", "bob")
 
@@ -225,6 +227,7 @@ def test_show_takes_an_id_an_address_or_standard_input(usersctl: Command) -> Non
     assert usersctl.ok("show", "-", "--json", stdin="\ufeffada@example.com\r\n").json["id"] == 1
 
 
+@pytest.mark.slow
 def test_a_deletion_by_the_owner_is_shown_and_activating_cancels_it(usersctl: Command) -> None:
     usersctl.add("ada", "grace")
     until = "2099-11-29T14:05:00.000Z"
@@ -252,6 +255,7 @@ def test_an_unknown_user_is_not_found(usersctl: Command, user: str) -> None:
     assert usersctl("show", user, "--json").error["code"] == "not_found"
 
 
+@pytest.mark.slow
 def test_commands_for_one_user_refuse_two(usersctl: Command) -> None:
     usersctl.add("ada", "eve")
     for words in (["show"], ["why"], ["audit", "--user"]):

@@ -17,8 +17,6 @@ from support.postbox import Postbox, link_in, scripted_server, smtp_server
 from usersctl.clock import stamp, utc_now
 from usersctl.models import User
 
-pytestmark = pytest.mark.slow
-
 ADA = "ada@example.com"
 NEW = "another good password"
 LISTED = ["id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error"]
@@ -139,6 +137,7 @@ def test_retry_sends_waiting_emails_without_a_daemon(usersctl: Command) -> None:
     assert usersctl.ok("mail", "retry", "1", "--json").json == []
 
 
+@pytest.mark.slow
 def test_retry_prints_which_emails_failed_and_why(usersctl: Command) -> None:
     register(usersctl, "ada", "bob", "cleo")
     box = Postbox(answers={"RCPT bob@example.com": "550 no such user", "RCPT cleo@example.com": "450 later"})
@@ -172,6 +171,7 @@ def test_retry_of_one_email_leaves_postponed_ones_alone(usersctl: Command) -> No
     assert [email.recipients for email in box.received] == [["bob@example.com"]]
 
 
+@pytest.mark.slow
 def test_retry_ends_even_if_an_attempt_takes_longer_than_the_first_delay(
     usersctl: Command,
 ) -> None:
@@ -189,6 +189,7 @@ def test_retry_ends_even_if_an_attempt_takes_longer_than_the_first_delay(
     assert len(tried) == 4
 
 
+@pytest.mark.slow
 def test_retry_beside_a_daemon_sends_nothing_twice(usersctl: Command) -> None:
     names = [f"u{number}" for number in range(20)]
     register(usersctl, *names)

@@ -17,7 +17,7 @@ from usersctl.store.conninfo import Conninfo
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 
-pytestmark = [pytest.mark.sqlite, pytest.mark.slow]  # each test names its databases
+pytestmark = pytest.mark.sqlite  # each test names its databases
 
 Make = Callable[..., Conninfo]
 
@@ -27,6 +27,7 @@ def server(postgres_database: Make) -> Conninfo:
     return postgres_database(empty=True)
 
 
+@pytest.mark.slow
 def test_a_move_says_what_it_did_and_how_to_go_on(usersctl: Command, server: Conninfo) -> None:
     (ada,) = usersctl.add("ada", role="admin")
     done = usersctl.ok("db", "move", server)
@@ -53,6 +54,7 @@ def test_a_move_to_a_name_that_is_not_utf_8_says_where_everything_went(usersctl:
     assert (refused.code, f"was moved to {usersctl.folder}/there-\\udcff.db\n" in refused.stderr) == (6, True)
 
 
+@pytest.mark.slow
 def test_a_database_that_was_moved_is_refused_with_the_way_on(usersctl: Command, server: Conninfo) -> None:
     usersctl.add("ada", role="admin")
     usersctl.ok("db", "move", server)
@@ -70,6 +72,7 @@ def test_a_database_that_was_moved_is_refused_with_the_way_on(usersctl: Command,
     assert f"{server} was moved to {usersctl.folder / 'back.db'}\n" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_daemon_on_the_old_database_refuses_from_its_next_request_on(
     usersctl: Command, server: Conninfo
 ) -> None:
@@ -140,6 +143,7 @@ def add(remote: Command, *names: str) -> None:
             create_user(service, f"{name}@example.com", name.title(), PASSWORD, role="admin")
 
 
+@pytest.mark.slow
 def test_a_server_is_backed_up_verified_and_restored(remote: Command) -> None:
     add(remote, "ada", "bob")
     name = remote.env["USERS_DATABASE"]

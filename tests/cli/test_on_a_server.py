@@ -28,8 +28,6 @@ Make = Callable[..., Conninfo]
 
 WORD = "s3cret-word"
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def empty(usersctl: Command, postgres_database: Make) -> str:
@@ -46,6 +44,7 @@ def empty(usersctl: Command, postgres_database: Make) -> str:
     return database.replace("//users@", "//users:***@")
 
 
+@pytest.mark.slow
 def test_a_database_is_made_and_described_without_its_password(usersctl: Command, empty: str) -> None:
     refused = usersctl("list")
     assert (refused.code, refused.stdout) == (6, "")
@@ -70,6 +69,7 @@ def test_create_makes_the_tables_too(usersctl: Command, empty: str) -> None:
     assert usersctl.ok("db", "status", "--json").json["path"] == empty
 
 
+@pytest.mark.slow
 def test_a_restore_into_an_empty_database_says_of_nothing_that_it_is_kept(
     usersctl: Command, empty: str, tmp_path: Path
 ) -> None:
@@ -86,6 +86,7 @@ def test_a_restore_into_an_empty_database_says_of_nothing_that_it_is_kept(
     assert Path(again["kept"]).parent == tmp_path
 
 
+@pytest.mark.slow
 def test_the_password_never_appears(usersctl: Command, empty: str) -> None:
     usersctl.configure("[passwordHashing]\nrounds = 10\n")
     usersctl.ok("create", "ada@example.com", "--admin", "--password-stdin", stdin=PASSWORD)
@@ -108,6 +109,7 @@ def test_the_password_never_appears(usersctl: Command, empty: str) -> None:
     assert WORD not in "".join(printed) + arguments + str(at_server) + log
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty")
 def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Command) -> None:
     usersctl.ok("create", "ada@example.com", "--password-stdin", stdin=PASSWORD)
@@ -144,6 +146,7 @@ def test_the_key_is_configured_and_rotated_and_there_is_no_file(usersctl: Comman
     assert not (usersctl.folder / "users.key").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty")
 def test_emails_without_a_mail_server_are_in_the_folder_of_the_machine(usersctl: Command) -> None:
     usersctl.ok("create", "ada@example.com", "--generate")
@@ -302,6 +305,7 @@ def test_messages_of_a_server_in_another_language_have_the_same_hints(
     assert way_on in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "words", "told"),
     [
@@ -390,6 +394,7 @@ def test_a_search_path_without_a_schema_is_told(usersctl: Command, postgres_data
         assert (done.code, "has no schema for the tables: see search_path" in done.stderr) == (6, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Our Users", "o'dd", "users-app"])
 def test_a_schema_of_any_name_holds_the_tables(usersctl: Command, postgres_database: Make, name: str) -> None:
     database = postgres_database(empty=True)
@@ -429,6 +434,7 @@ def test_tables_stay_in_their_schema_when_another_one_comes_before_it(
     assert home == ("public",)
 
 
+@pytest.mark.slow
 def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:
     """Its database takes no connection for a moment, as if it were away."""
     database = postgres_database()
@@ -455,6 +461,7 @@ def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database:
     assert "/ready" in page("docs/operating/postgresql.md")
 
 
+@pytest.mark.slow
 def test_a_daemon_keeps_no_more_connections_than_the_doctor_says(
     usersctl: Command, postgres_database: Make
 ) -> None:

@@ -30,7 +30,7 @@ from usersctl.service import Service
 from usersctl.store import backup, database_file
 from usersctl.store.transaction import Transaction
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("progress_is_drawn_often")]
+pytestmark = pytest.mark.usefixtures("progress_is_drawn_often")
 
 ME = "/api/users/me"
 

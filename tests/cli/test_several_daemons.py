@@ -22,8 +22,6 @@ from support.web import Reply
 from usersctl.config.sources import load
 from usersctl.store.conninfo import Conninfo
 
-pytestmark = pytest.mark.slow
-
 CONNINFO = "host=a,b dbname=users passfile=/etc/users/pgpass"
 
 
@@ -110,6 +108,7 @@ def test_a_change_that_reaches_no_daemon_takes_no_other_one_along(
         assert {proxy.visitor().get("/login").status for _ in range(20)} == {200}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nginx", "caddy"])
 def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: Path, kind: str) -> None:
     needed(kind)
@@ -142,6 +141,7 @@ def test_a_proxy_leaves_out_a_daemon_that_is_away(usersctl: Command, tmp_path: P
             )
 
 
+@pytest.mark.slow
 def test_nginx_asks_the_next_daemon_if_one_stands_still(usersctl: Command, tmp_path: Path) -> None:
     needed("nginx")
     port, *ports = (free_port() for _ in range(4))
@@ -215,6 +215,7 @@ def test_the_conninfo_of_a_cluster_is_taken_as_it_is_printed(usersctl: Command, 
         assert (done.code, "auth.secretKey" in done.stderr) == (code, code == 6), done
 
 
+@pytest.mark.slow
 def test_units_and_scripts_reach_a_database_on_a_server(usersctl: Command) -> None:
     for env in ({"USERS_DATABASE": CONNINFO}, {"USERS_DATABASE": ""}):
         usersctl.configure(f'database = "{CONNINFO}"\n' if not env["USERS_DATABASE"] else "")

@@ -65,7 +65,6 @@ def reader(pipe: Path) -> Iterator[int]:
     os.close(number)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [("--with-hashes",), ("--as-state",)])
 def test_an_export_into_a_pipe_of_another_user_is_refused(
     usersctl: Command, pipe: Path, reader: int, options: tuple[str, ...]
@@ -78,7 +77,6 @@ def test_an_export_into_a_pipe_of_another_user_is_refused(
     assert os.read(reader, 100) == b""
 
 
-@pytest.mark.slow
 def test_an_export_through_a_link_of_another_user_is_refused(usersctl: Command, shared: Path) -> None:
     usersctl.add("ada")
     precious = usersctl.folder / "precious"
@@ -162,7 +160,6 @@ def test_pipes_of_ones_own_and_those_that_were_handed_over_are_written(
         assert cat.communicate()[0] == exported
 
 
-@pytest.mark.slow
 def test_a_pipe_of_the_shell_of_another_user_is_written_as_sudo_hands_it_over(usersctl: Command) -> None:
     usersctl.add("ada")
     read, write = os.pipe()
@@ -204,7 +201,6 @@ def admins(copy: Path) -> int:
         return int(db.execute("SELECT count(*) FROM users WHERE role = 'admin'").fetchone()[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_a_log_of_another_user_beside_a_backup_is_refused(
     usersctl: Command, tmp_path: Path, saved: Path, suffix: str
@@ -216,7 +212,6 @@ def test_a_log_of_another_user_beside_a_backup_is_refused(
         assert done.stdout == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_a_log_of_the_owner_of_a_backup_is_read(tmp_path: Path, saved: Path, suffix: str) -> None:
     of_stranger(put_beside(saved, suffix, tmp_path))
@@ -228,7 +223,6 @@ def test_a_log_of_the_owner_of_a_backup_is_read(tmp_path: Path, saved: Path, suf
         assert (report.problems, admins(copy)) == ([], 1)
 
 
-@pytest.mark.slow
 def test_a_link_of_another_user_to_a_log_beside_a_backup_is_refused(tmp_path: Path, saved: Path) -> None:
     log = Path(f"{saved}-wal")
     put_beside(saved, "-wal", tmp_path).rename(tmp_path / "other-wal")

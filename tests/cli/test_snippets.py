@@ -26,8 +26,6 @@ from usersctl.config import Settings
 from usersctl.config.sources import Loaded, Origin, load
 from usersctl.errors import Invalid
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 DAEMON = ROOT / "daemon"
 
@@ -424,6 +422,7 @@ def calls_of(analyze: str, filters: list[str]) -> set[str]:
     return allowed
 
 
+@pytest.mark.slow
 def test_the_daemon_works_under_the_hardening_of_the_unit(usersctl: Command) -> None:
     analyze = needed("systemd-analyze")
     text = for_this(usersctl, Snippet.SYSTEMD)
@@ -531,6 +530,7 @@ def test_cron_and_timer_run_the_cleanup_by_its_full_path(usersctl: Command) -> N
 # --- fail2ban ---
 
 
+@pytest.mark.slow
 def test_fail2ban_finds_failed_logins_in_the_log_and_nothing_else(usersctl: Command) -> None:
     usersctl.configure('[server]\ntrustedProxies = ["127.0.0.1"]\n[passwordHashing]\nrounds = 10\n')
     usersctl.add("ada")

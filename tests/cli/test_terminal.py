@@ -12,8 +12,6 @@ from support.databases import add_crowd
 from usersctl.cli.snippet import Snippet
 from usersctl.config.settings import KEYS
 
-pytestmark = pytest.mark.slow
-
 
 def people(usersctl: Command, count: int) -> None:
     rows = "".join(f"user{number:03}@example.com,User {number}\n" for number in range(1, count + 1))
@@ -140,6 +138,7 @@ def test_an_answer_that_is_neither_yes_nor_no_is_asked_again(usersctl: Command) 
 # --- tables ---
 
 
+@pytest.mark.slow
 def test_a_search_that_many_share_says_how_many_there_are_at_least(usersctl: Command) -> None:
     crowd(usersctl, 5100)
     screen = usersctl.on_terminal("list", "--search", "crowd")
@@ -151,6 +150,7 @@ def test_a_search_that_many_share_says_how_many_there_are_at_least(usersctl: Com
     assert len(usersctl.ok("list", "--search", "crowd").rows) == 5100
 
 
+@pytest.mark.slow
 def test_a_list_on_a_terminal_shows_50_accounts_and_the_total(usersctl: Command) -> None:
     people(usersctl, 120)
     screen = usersctl.on_terminal("list")
@@ -308,6 +308,7 @@ def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) ->
     assert "Imported: 4000 created" in screen.text
 
 
+@pytest.mark.slow
 def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
     usersctl.ok("import", file_of_people(usersctl, 2_500))
     assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
@@ -321,6 +322,7 @@ def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> Non
     assert usersctl.ok("db", "verify").stderr == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_passwords_are_hashed_imports_nothing(usersctl: Command) -> None:
     usersctl.configure("passwordHashing.rounds = 11\n")
     usersctl.ok("db", "init")

@@ -35,8 +35,6 @@ from usersctl.fields import normal_name
 from usersctl.models import UNUSABLE
 from usersctl.transfer.writing import ImportOptions
 
-pytestmark = pytest.mark.slow
-
 
 def written(usersctl: Command, name: str, content: str | bytes) -> Path:
     file = usersctl.folder / name
@@ -532,6 +530,7 @@ def test_imported_bcrypt_hashes_are_kept_and_sign_in(usersctl: Command, kind: st
     assert not usersctl.can_log_in("ada@example.com", "wrong")
 
 
+@pytest.mark.slow
 def test_plain_passwords_are_hashed_at_the_configured_cost(usersctl: Command) -> None:
     usersctl.configure("passwordHashing.rounds = 11\n")
     rows = "".join(f"user{number}@example.com,{PASSWORD} {number}\n" for number in range(6))
@@ -650,6 +649,7 @@ def test_an_export_to_dev_stdout_writes_to_standard_output(usersctl: Command) ->
     assert "ada@example.com" in usersctl.ok("export", "/dev/stdout", "--format", "jsonl").stdout
 
 
+@pytest.mark.slow
 def test_a_stopped_export_leaves_only_the_old_file(usersctl: Command) -> None:
     usersctl.add("ada")
     file = written(usersctl, "p.csv", "before")

@@ -12,8 +12,6 @@ from support.commands import PASSWORD, USERSCTL, Command
 from support.daemons import serving, wait_for
 from support.receivers import SECRET, Listening, listening, table
 
-pytestmark = pytest.mark.slow
-
 ROUNDS = "[passwordHashing]\nrounds = 10\n"
 
 
@@ -132,6 +130,7 @@ def test_no_output_and_no_error_has_the_secret(usersctl: Command, receiver: tupl
     assert "webhooks[0].secrets = " in refused.stderr
 
 
+@pytest.mark.slow
 def test_follow_and_webhooks_tell_the_same_by_the_same_names(
     usersctl: Command, receiver: tuple[Listening, int]
 ) -> None:

@@ -107,6 +107,7 @@ def test_what_is_no_address_is_refused(written: str) -> None:
         normal_email(written)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     st.builds(

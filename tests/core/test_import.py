@@ -111,6 +111,7 @@ def outcome(town: Path, people: list[dict[str, Any]], on_conflict: str, batch: i
     return [answer, problems, content]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.lists(rows, min_size=1, max_size=12),
@@ -122,6 +123,7 @@ def test_rows_that_are_written_together_come_to_the_same_as_one_by_one(
     assert outcome(town, people, on_conflict, batch=5) == outcome(town, people, on_conflict, batch=1)
 
 
+@pytest.mark.slow
 def test_an_import_needs_few_statements_for_many_rows(service: Service) -> None:
     people = (
         (f"row {n}", {"email": f"user{n}@example.com", "password_hash": HASH, "oauth_id": f"id-{n}"})

@@ -127,7 +127,6 @@ def test_a_secret_that_is_replaced_meanwhile_stays_as_it_is(
 
 
 @pytest.mark.sqlite  # the key of a server is configured
-@pytest.mark.slow
 def test_two_rotations_at_once_lose_no_key(service: Service) -> None:
     add_authenticator_apps(service, *add_accounts(service, 500))
     failed: list[BaseException] = []
@@ -217,8 +216,8 @@ def act(database):
 """
 
 
-@pytest.mark.sqlite  # the key of a server is configured
 @pytest.mark.slow
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_rotation_that_is_killed_at_any_statement_leaves_secrets_that_open(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:

@@ -614,6 +614,7 @@ def sign_in_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "oauth-sign-in"]
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_not_renewed_by_each_request(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
@@ -633,6 +634,7 @@ def test_the_time_limit_is_not_renewed_by_each_request(
     assert time.monotonic() - began < 2.4
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_dripping_provider_fails_within_ten_seconds(
     make_visit: Callable[..., Visit], certificates: Certificates
@@ -659,6 +661,7 @@ def test_a_dripping_provider_fails_within_ten_seconds(
         wait_for(lambda: not sign_in_threads(), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_hanging_provider_calls_do_not_slow_other_requests(
     make_visit: Callable[..., Visit], provider: Hostile
@@ -696,6 +699,7 @@ def timed(call: Callable[[], Reply]) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_waiting_sign_ins_fail_together_instead_of_one_by_one(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
@@ -711,6 +715,7 @@ def test_waiting_sign_ins_fail_together_instead_of_one_by_one(
     assert 0 < len(refused) <= 13
 
 
+@pytest.mark.slow
 def test_a_head_request_waits_in_the_same_lane_as_a_get(
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:

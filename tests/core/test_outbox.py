@@ -432,6 +432,7 @@ def test_emails_from_a_clock_that_was_ahead_keep_no_others_back(
     assert len(sent(service, ADA)) == 6
 
 
+@pytest.mark.slow
 def test_after_twelve_emails_of_a_kind_in_a_day_the_next_comes_when_the_last_link_has_expired(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
@@ -576,6 +577,7 @@ def test_an_email_that_is_being_sent_delays_no_other(
     assert [row.state for row in rows(service)] == ["sent", "sent"]
 
 
+@pytest.mark.slow
 def test_a_sent_email_is_marked_as_soon_as_another_process_frees_its_lock(
     service: Service, add: Callable[..., User], box: Outbox, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -626,7 +628,6 @@ def test_threads_on_one_database_send_each_email_once(
     assert {attempt.state for attempt in done} == {"sent"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["file", "server"])
 def test_workers_that_claim_at_once_get_each_email_once(
     engine: str, make_service: Callable[..., Service], request: pytest.FixtureRequest

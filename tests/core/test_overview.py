@@ -151,6 +151,7 @@ EVENT = st.sampled_from(["right", "wrong", "unknown", "register", "inactive"])
 EVENTS = st.lists(st.tuples(EVENT, st.integers(-20, 40)), max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS)
 def test_the_counts_of_the_days_are_those_of_a_model(

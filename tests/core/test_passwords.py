@@ -135,6 +135,7 @@ def test_tens_of_thousands_of_common_passwords_are_refused() -> None:
     assert len(_common_passwords()) > 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "password", ["a" * 72, "4@8({[<369&#!1/|0$5+7%2" * 3, "qwertyuiop[]" * 6, "1!l|i" * 14, "é@3€" * 9]
 )
@@ -285,8 +286,8 @@ class Work:
         return self._hash(password, salt)
 
 
-@pytest.mark.parametrize("rounds", [4, 5, 6, 7, 8])
 @pytest.mark.slow
+@pytest.mark.parametrize("rounds", [4, 5, 6, 7, 8])
 def test_every_check_costs_one_hash_of_the_configured_cost(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -23,8 +22,6 @@ from usersctl.models import Actor, Client, Proof
 from usersctl.secrets import digest
 from usersctl.service import build
 from usersctl.sessions import Pending
-
-pytestmark = pytest.mark.slow
 
 ADA = "ada@example.com"
 BROWSERS = st.integers(0, 2)

@@ -19,8 +19,6 @@ from usersctl.errors import StoreUnusable
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.opening import open_store
 
-pytestmark = pytest.mark.slow
-
 
 @contextmanager
 def pgbouncer(database: Conninfo, mode: str) -> Iterator[Conninfo]:

@@ -376,6 +376,7 @@ def driver() -> ModuleType:
     return import_module("usersctl.store.postgres.driver")
 
 
+@pytest.mark.slow
 def test_an_address_that_is_silent_keeps_neither_the_caller_nor_other_threads(
     driver: ModuleType, database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +457,7 @@ def test_a_slow_statement_is_ended_and_the_connection_kept(driver: ModuleType, d
         assert connection.run("SELECT 1").fetchall() == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_lockdown_may_take_longer_than_other_changes(database: Conninfo, store: Store) -> None:
     """It ends all that a large service has."""
     with postgres.opened(database) as connection:
@@ -563,6 +565,7 @@ def name_servers(driver: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterato
     name_servers.over.set()
 
 
+@pytest.mark.slow
 def test_silent_name_servers_keep_the_caller_no_longer_than_a_silent_server(
     name_servers: NameServers,
 ) -> None:

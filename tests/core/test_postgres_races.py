@@ -30,6 +30,7 @@ def pool(service: Service) -> Iterator[ThreadPoolExecutor]:
     service.sessions.uses.stop()
 
 
+@pytest.mark.slow
 def test_sessions_that_open_at_once_are_all_opened_and_counted(
     service: Service, pool: ThreadPoolExecutor
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_sign_in_does_not_wait_until_another_one_is_counted(service: Service) 
             assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["password", "deactivation", "lockdown"])
 def test_no_session_outlives_what_ends_all_while_people_sign_in(
     service: Service, pool: ThreadPoolExecutor, end: str

@@ -440,7 +440,6 @@ def add_many(database: Database, letter: str) -> None:
     store.close()
 
 
-@pytest.mark.slow
 def test_processes_that_read_and_then_write_never_fail(
     database: Database, opened: Callable[..., Store]
 ) -> None:
@@ -464,6 +463,7 @@ def key_of(database: Database) -> bytes:
         store.close()
 
 
+@pytest.mark.slow
 def test_processes_that_need_a_signing_key_make_one(database: Database, opened: Callable[..., Store]) -> None:
     store = opened(database, create=True)
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -72,6 +72,7 @@ FILTERS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=ROWS,

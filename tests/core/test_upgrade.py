@@ -832,8 +832,8 @@ def open_together(folder: Path, rounds: int, ready: Any, results: Any) -> None:
             results.put((number, repr(error), False, False))
 
 
-@pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
 @pytest.mark.slow
+@pytest.mark.parametrize("old", [True, False], ids=["old", "new"])
 def test_of_processes_that_start_at_once_one_makes_or_upgrades(tmp_path: Path, old: bool) -> None:
     processes_at_once, rounds = 4, 12
     if old:

@@ -336,6 +336,7 @@ def test_an_address_without_an_account_is_throttled_like_any_other(service: Serv
 # --- the command ---
 
 
+@pytest.mark.slow
 def test_the_suggested_command_opens_the_gate(usersctl: Command) -> None:
     usersctl.add("ada", active=False)
     output = usersctl.ok("why", "ada@example.com", "--json").json

@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from support.databases import add_database, database_at, fields_of
 from support.faults import LONG
 from support.killed import folders_after_kills
@@ -62,6 +63,7 @@ SECOND = {
 }
 
 
+@pytest.mark.slow
 def test_an_apply_that_is_killed_has_done_all_or_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()

@@ -56,6 +56,7 @@ def held(path: Path) -> Iterator[sqlite3.Connection]:
         yield other
 
 
+@pytest.mark.slow
 def test_a_database_held_by_another_process_is_read_and_writers_are_refused_in_time(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +298,7 @@ def test_a_database_on_a_disk_that_is_mounted_read_only_is_called_so(usersctl: C
             )
 
 
+@pytest.mark.slow
 def test_a_database_that_becomes_read_only_is_read_and_written_again_afterwards(usersctl: Command) -> None:
     """A daemon that starts on such a database says so in one line and creates nothing."""
     (usersctl.folder / "without_rights.py").write_text(WITHOUT_RIGHTS)

@@ -112,6 +112,7 @@ def killed_while_sending(usersctl: Command) -> Iterator[Postbox]:
         yield box
 
 
+@pytest.mark.slow
 def test_the_next_daemon_sends_the_email_of_a_killed_one_within_seconds(
     usersctl: Command, killed_while_sending: Postbox
 ) -> None:
@@ -131,12 +132,14 @@ def test_retry_sends_the_email_of_a_killed_daemon_at_once(
     assert (listed["state"], listed["due_at"]) == ("sent", None)
 
 
+@pytest.mark.slow
 def test_retry_waits_for_the_email_that_a_daemon_is_sending(usersctl: Command) -> None:
     with sending(usersctl, Postbox(delay=2)) as (box, _):
         assert usersctl.ok("mail", "retry").stdout == "Email 1 to ada@example.com: sent\n"
     assert len(box.received) == 1
 
 
+@pytest.mark.slow
 def test_every_answered_registration_is_emailed_and_a_kill_costs_at_most_one_duplicate(
     usersctl: Command,
 ) -> None:

@@ -74,6 +74,7 @@ def count(service: Service, table: str, where: str = "TRUE") -> int:
     return int(number)
 
 
+@pytest.mark.slow
 def test_an_enrolment_that_is_killed_is_done_or_not_begun(made: Path) -> None:
     outcomes = set()
     with folders_after_kills(made, ENROL) as folders:
@@ -95,6 +96,7 @@ def test_an_enrolment_that_is_killed_is_done_or_not_begun(made: Path) -> None:
     assert outcomes == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_code_whose_use_is_killed_opens_one_session_in_all(made: Path) -> None:
     with closing(opened(made)) as service:
         add_authenticator_apps(service, 1)
@@ -119,6 +121,7 @@ def test_a_code_whose_use_is_killed_opens_one_session_in_all(made: Path) -> None
     assert outcomes == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_recovery_code_whose_use_is_killed_opens_one_session_in_all(made: Path) -> None:
     with closing(opened(made)) as service:
         add_authenticator_apps(service, 1)

@@ -53,6 +53,7 @@ def emails(usersctl: Command, path: Path) -> set[str]:
     return {user["email"] for user in listed}
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_file_and_then_of_its_log_has_all_that_was_answered(
     usersctl: Command, tmp_path: Path
 ) -> None:

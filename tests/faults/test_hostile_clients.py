@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
 from support.faults import FORGOT, LONG, ME, done
@@ -155,6 +156,7 @@ def answers(address: tuple[str, int], request: bytes) -> bytes:
     return got
 
 
+@pytest.mark.slow
 def test_broken_and_mutated_requests_leave_the_daemon_as_it_was(usersctl: Command) -> None:
     statuses: Counter[bytes] = Counter()
     usersctl.configure(f'{CHEAP_HASHES}auth.whitelist = ["/register"]\nlimits.enabled = false\n')
@@ -257,6 +259,7 @@ def from_elsewhere(number: int) -> bytes:
     return body_of("POST", path, body, f"X-Forwarded-For: {client}")
 
 
+@pytest.mark.slow
 def test_a_flood_of_addresses_takes_no_memory(usersctl: Command) -> None:
     statuses: Counter[int] = Counter()
     until = time.monotonic() + TIME_LIMIT
@@ -293,6 +296,7 @@ def test_a_flood_of_addresses_takes_no_memory(usersctl: Command) -> None:
 # --- no descriptors left, and a signal ---
 
 
+@pytest.mark.slow
 def test_a_daemon_without_descriptors_serves_open_connections_and_does_not_spin(usersctl: Command) -> None:
     with serving(usersctl) as daemon, ExitStack() as stack:
         inside = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=20)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.commands import HASH, OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, wait_for
 from support.databases import opened
@@ -394,6 +395,7 @@ def has_what_was_answered(crowd: Crowd) -> None:
     print(f"answered {sum(certain.values())}: {dict(certain)}, cut off: {dict(perhaps)},")
 
 
+@pytest.mark.slow
 def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: Command) -> None:
     until = time.monotonic() + TIME_LIMIT
     port = free_port()
@@ -422,6 +424,7 @@ def test_answered_changes_survive_any_kill_and_no_change_is_half_done(usersctl: 
         assert max(restarts) <= RESTART
 
 
+@pytest.mark.slow
 def test_answered_changes_survive_kills_of_three_daemons_on_one_server(
     tmp_path: Path, postgres_database: Callable[[], Conninfo]
 ) -> None:

@@ -34,6 +34,7 @@ def everything(path: Path) -> list[str]:
         return [*database.iterdump(), str(database.execute("PRAGMA user_version").fetchone())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("journal", ["delete", "wal"])
 def test_a_migration_that_is_killed_leaves_the_old_database_or_the_new_one(
     tmp_path: Path, journal: str

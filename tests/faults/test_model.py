@@ -761,10 +761,12 @@ def agree_after_any_sequence(machine: type[Machine]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_service_and_its_model_agree_after_any_sequence_of_actions() -> None:
     agree_after_any_sequence(Machine)
 
 
+@pytest.mark.slow
 def test_three_daemons_on_one_server_and_the_model_agree_after_any_sequence_of_actions(
     postgres_database: Callable[[], Conninfo],
 ) -> None:

@@ -129,6 +129,7 @@ def state(database: Database, expected: Any) -> str:
     return "whole"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_server", [False, True])
 def test_a_move_that_is_killed_leaves_both_as_they_were_or_is_done(
     service: Service,

@@ -105,6 +105,7 @@ def said_of(usersctl: Command, database: str) -> list[bytes]:
     return said
 
 
+@pytest.mark.slow
 def test_a_million_users_move_to_a_server_and_back(
     usersctl: Command, postgres_database: Callable[..., Conninfo]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import pytest
 from support.commands import OPERATOR, create_user
 from support.faults import LONG, OPEN
 from support.web import Client, Reply, Site
@@ -34,6 +35,7 @@ def only_admins(service: Service, number: int) -> list[User]:
     return users
 
 
+@pytest.mark.slow
 def test_two_admins_who_remove_each_other_leave_one(make_site: Callable[..., Site]) -> None:
     site = make_site(**OPEN)
     start, statuses = Barrier(2, timeout=20), []

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, quote, quote_plus, urlsplit
 
+import pytest
 from support.commands import Command
 from support.daemons import serving, wait_for
 from support.faults import LONG
@@ -151,6 +152,7 @@ def processes(daemon: int) -> bytes:
     return b"\n".join(Path(f"/proc/{daemon}/{name}").read_bytes() for name in ("cmdline", "environ", "comm"))
 
 
+@pytest.mark.slow
 def test_no_secret_is_stored_or_logged_after_all_journeys(usersctl: Command, tmp_path: Path) -> None:
     with hostile() as provider, smtp_server(Postbox(login=("postman", PLANTED["mailer"]))) as box:
         provider.token["access_token"] = PLANTED["access"]

@@ -27,8 +27,6 @@ from usersctl.models import Session
 from usersctl.service import Service, build
 from usersctl.session_uses import SessionUses
 
-pytestmark = pytest.mark.slow
-
 KILLS = 20 if LONG else 1
 SESSIONS = 60
 IDLE = timedelta(minutes=1440)
@@ -92,6 +90,7 @@ class Use(NamedTuple):
     ended: datetime
 
 
+@pytest.mark.slow
 def test_a_kill_loses_the_notes_of_the_last_seconds_only(usersctl: Command) -> None:
     tokens = sign_in(usersctl, SESSIONS)
     lost = 0
@@ -136,6 +135,7 @@ def is_as_used(sessions: list[Session], before: Session, uses: list[Use], killed
     return noted
 
 
+@pytest.mark.slow
 def test_a_use_is_in_the_list_of_sessions_within_seconds_and_a_stop_writes_it(usersctl: Command) -> None:
     (token,) = sign_in(usersctl)
     stale = stored(usersctl)[0].last_used_at
@@ -158,6 +158,7 @@ def test_a_use_is_in_the_list_of_sessions_within_seconds_and_a_stop_writes_it(us
     assert stored(usersctl)[0].last_used_at != stale
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_long_for_a_database_that_another_process_holds(usersctl: Command) -> None:
     (token,) = sign_in(usersctl)
     with serving(usersctl) as daemon, held(usersctl.database):
@@ -167,6 +168,7 @@ def test_a_stop_does_not_wait_long_for_a_database_that_another_process_holds(use
         assert time.monotonic() - began < 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("token", "revoke", ADA), ("deactivate", ADA)], ids=lambda words: words[0])
 def test_a_revocation_by_a_command_holds_while_a_note_waits_and_after_it(
     usersctl: Command, words: tuple[str, ...]
@@ -203,6 +205,7 @@ class MovedClock:
         return (datetime.now(UTC) - moment(text)).total_seconds() + self.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_session_of_a_minute_lives_as_long_as_it_is_used_and_no_longer(
     usersctl: Command, processes: int

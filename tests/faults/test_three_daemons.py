@@ -151,6 +151,7 @@ def until_answered(ask: Callable[[], Reply]) -> Reply:
 # --- emails ---
 
 
+@pytest.mark.slow
 def test_each_of_many_emails_is_sent_once(three: House) -> None:
     users = three.people(EMAILS, "many")
     three.ask_for_emails(users)
@@ -161,6 +162,7 @@ def test_each_of_many_emails_is_sent_once(three: House) -> None:
     }
 
 
+@pytest.mark.slow
 def test_kills_lose_no_email_and_each_costs_at_most_one_duplicate(tmp_path: Path) -> None:
     with house(tmp_path, delay=0.01) as killed:
         users = killed.people(EMAILS, "u")
@@ -213,6 +215,7 @@ def cleanups(service: Service) -> int:
         return tx._number("SELECT count(*) FROM audit WHERE action = 'cleanup-tokens'")
 
 
+@pytest.mark.slow
 def test_each_slot_runs_once_while_leaders_lose_their_lock(
     database: Conninfo, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +252,7 @@ def test_a_leader_that_loses_its_connection_becomes_a_candidate_again(
         wait_for(lambda: all(all(each.parts().values()) for each in candidates.leaders))
 
 
+@pytest.mark.slow
 def test_the_leader_hears_of_an_email_that_another_daemon_queues(
     database: Conninfo, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +290,7 @@ WAYS: tuple[Callable[[Client, int], Reply], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_two_admins_who_remove_each_other_leave_one(three: House) -> None:
     start, service = threading.Barrier(2, timeout=20), three.service
     with ThreadPoolExecutor(2) as pool:
@@ -307,6 +312,7 @@ def test_two_admins_who_remove_each_other_leave_one(three: House) -> None:
             assert other in (400, 401, 403, 404), replies
 
 
+@pytest.mark.slow
 def test_a_token_that_is_used_32_times_at_once_works_once(three: House) -> None:
     for user in three.people(TOKENS, "token"):
         link = three.service.outbox.link(RESET, user, by=OPERATOR)
@@ -320,6 +326,7 @@ def test_a_token_that_is_used_32_times_at_once_works_once(three: House) -> None:
         assert statuses == {200: 1, 400: 31}
 
 
+@pytest.mark.slow
 def test_parallel_registrations_of_one_address_make_one_account(three: House) -> None:
     body = {"email": "one@example.com", "name": "One", "password": PASSWORD}
 

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -726,6 +727,7 @@ class Machine(RuleBasedStateMachine):
                 copy.service.close()
 
 
+@pytest.mark.slow
 def test_the_reader_of_a_proven_address_gets_the_account_back_and_no_other_person_does() -> None:
     run_state_machine_as_test(
         Machine,

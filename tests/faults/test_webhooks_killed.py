@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 
+import pytest
 from support.commands import Command
 from support.daemons import serving, wait_for
 from support.databases import opened
@@ -31,6 +32,7 @@ def change_all(usersctl: Command, change: int) -> None:
     usersctl.ok("import", "-", "--on-conflict", "update", "--format", "csv", stdin="email,name\n" + rows)
 
 
+@pytest.mark.slow
 def test_kills_lose_no_event_and_each_repeats_one_at_most(usersctl: Command) -> None:
     with listening() as (receiver, port):
         usersctl.configure("[passwordHashing]\nrounds = 10\n" + table(port))

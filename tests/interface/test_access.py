@@ -272,6 +272,7 @@ def is_well_formed(reply: Reply, path: str, method: str, asked: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_bearer_token_is_accepted_wherever_a_cookie_is(site: Site, clock: FakeClock) -> None:
     callers = Callers(site, clock)
     for (method, path), (_, status) in EXPECTED.items():
@@ -399,6 +400,7 @@ def expected_in(  # noqa: PLR0911 - one for each rule
     return two if state == "two factors" else one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", STATES)
 def test_each_route_in_each_state_of_second_factors(
     make_site: Callable[..., Site], clock: FakeClock, state: str

@@ -16,8 +16,6 @@ from support.proxies import NAME, House, Visitor, house, started
 from support.servers import installed
 from support.web import Client
 
-pytestmark = pytest.mark.slow
-
 PAGE = "docs/integrating/applications.md"
 BROWSER = {"Accept": "text/html,application/xhtml+xml", "Sec-Fetch-Mode": "navigate"}
 MB = 1024 * 1024
@@ -232,6 +230,7 @@ def test_wsgidav_takes_large_files_and_moves_them(tmp_path: Path, kind: str) -> 
         assert Client(here.port).get("/copy", headers={"Authorization": f"Basic {nobody}"}).status != 200
 
 
+@pytest.mark.slow
 def test_django_admin_takes_user_and_role_and_accepts_forms(tmp_path: Path, kind: str) -> None:
     with behind(kind, tmp_path, django) as here:
         origin = f"https://{NAME}:{here.proxy.port}"

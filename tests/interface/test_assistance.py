@@ -125,6 +125,7 @@ def test_a_lockdown_is_found_by_the_admin_who_is_excepted(
 # --- unlock ---
 
 
+@pytest.mark.slow
 def test_a_locked_user_signs_in_once_an_admin_has_unlocked_the_account(
     site: Site, admin: Client, ada: User
 ) -> None:

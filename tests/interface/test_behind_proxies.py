@@ -20,8 +20,6 @@ from usersctl.errors import StoreUnusable
 from usersctl.identity_headers import known_names, spellings
 from usersctl.store.sqlite_store import SQLiteStore
 
-pytestmark = pytest.mark.slow
-
 BROWSER = {"Accept": "text/html,application/xhtml+xml", "Sec-Fetch-Mode": "navigate"}
 FORWARD_HEADERS = (
     ("Remote-User", "id"),
@@ -268,10 +266,12 @@ def seconds_to_the_first_event(here: House, target: str) -> float:
     return seconds
 
 
+@pytest.mark.slow
 def test_an_event_of_the_application_reaches_the_browser_at_once(here: House) -> None:
     assert seconds_to_the_first_event(here, "/events?told") < PAUSE / 2
 
 
+@pytest.mark.slow
 def test_nginx_passes_events_on_at_once_with_the_line_that_its_file_names(tmp_path: Path) -> None:
     def streaming(snippet: str) -> str:
         (line,) = re.findall(r"write here: (proxy_buffering off;)\n", snippet)

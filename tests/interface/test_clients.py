@@ -14,8 +14,6 @@ from support.documentation import ROOT, blocks, section
 from support.proxies import needed
 from support.web import Site
 
-pytestmark = pytest.mark.slow
-
 PAGE = "docs/integrating/typescript.md"
 CLIENTS = ROOT / "tests" / "clients"
 INSTALL_WITHIN = 400  # seconds

@@ -101,6 +101,7 @@ def test_an_email_to_the_address_of_the_account_undoes_the_deletion(
     assert (again.status, again.message) == (400, "Invalid or expired link")
 
 
+@pytest.mark.slow
 def test_every_deletion_can_be_undone_also_the_fourth_within_minutes(
     site: Site, ada: User, clock: FakeClock
 ) -> None:

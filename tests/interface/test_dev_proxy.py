@@ -83,9 +83,6 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
         yield Behind(daemon, application)
 
 
-pytestmark = pytest.mark.slow
-
-
 def test_a_page_without_a_session_leads_to_the_login_and_anything_else_is_a_401(behind: Behind) -> None:
     page = behind.visitor.get("/a%2Fb?c=1&d=%20", headers={"Accept": "text/html"})
     assert page.status == 302

@@ -173,6 +173,7 @@ def test_registration_cannot_set_role_or_active(site: Site) -> None:
     assert (user.role, user.active, user.email_proven_at) == ("user", False, None)
 
 
+@pytest.mark.slow
 def test_two_hundred_parallel_registrations_make_one_account_and_one_email(
     posting: Callable[..., tuple[Site, Postbox]],
 ) -> None:
@@ -355,6 +356,7 @@ def quick(site: Site) -> None:
     assert max(took) < 2
 
 
+@pytest.mark.slow
 def test_a_hanging_mail_server_delays_no_request(make_site: Callable[..., Site]) -> None:
     with scripted_server(hang) as port:
         site = make_site(**OPEN, mailer_host="127.0.0.1", mailer_port=port, limits_enabled=False)
@@ -378,6 +380,7 @@ def test_a_slow_mail_server_delays_no_request(posting: Callable[..., tuple[Site,
     quick(site)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_the_mailer_starts_within_200_ms(posting: Callable[..., tuple[Site, Postbox]]) -> None:
     site, box = posting(limits_enabled=False)
@@ -392,6 +395,7 @@ def test_the_mailer_starts_within_200_ms(posting: Callable[..., tuple[Site, Post
     assert sorted(took)[1] < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_an_email_queued_by_another_process_is_sent_soon(
     posting: Callable[..., tuple[Site, Postbox]], make_site: Callable[..., Site]
@@ -407,6 +411,7 @@ def test_an_email_queued_by_another_process_is_sent_soon(
     assert sorted(took)[1] < 0.4
 
 
+@pytest.mark.slow
 def test_the_mailer_survives_a_busy_database(
     posting: Callable[..., tuple[Site, Postbox]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -684,6 +689,7 @@ def _patiently(ask: Callable[[], Reply]) -> Reply:
     return reply
 
 
+@pytest.mark.slow
 def test_no_token_is_stored_or_logged_and_two_processes_send_each_email_once(
     usersctl: Command, tmp_path: Path
 ) -> None:
@@ -735,6 +741,7 @@ def _letter(box: Postbox, email: str, number: int) -> Link:
     return link
 
 
+@pytest.mark.slow
 def test_a_daemon_stops_in_time_while_the_mail_server_hangs(usersctl: Command) -> None:
     with scripted_server(until(1, hang)) as port:
         configured(usersctl, port)

@@ -202,6 +202,7 @@ def on_terminal(usersctl: Command, *words: str) -> Iterator[OnTerminal]:
 FIRST = {"email": "ada@example.com", "name": "Ada", "password": PASSWORD}
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_link_makes_the_first_admin_once(usersctl: Command) -> None:
     port = free_port()
     with on_terminal(usersctl, "--port", str(port)) as screen:

@@ -275,7 +275,6 @@ def test_the_first_start_with_a_provider_binds_the_links_that_have_none(usersctl
     assert links(usersctl)["ada@example.com"] == ("7", HERE)
 
 
-@pytest.mark.slow
 def test_a_slash_at_the_end_of_the_issuer_that_is_set_right_keeps_the_links(usersctl: Command) -> None:
     for before, after in ((f"{HERE}/", HERE), (HERE, f"{HERE}/")):
         with usersctl.service() as service:
@@ -309,7 +308,6 @@ def test_doctor_tells_of_links_to_another_provider(usersctl: Command) -> None:
     assert f"1 at {ELSEWHERE}" in findings["provider-links"]["message"]
 
 
-@pytest.mark.slow
 def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> None:
     rows = "email,oauth_id\nada@example.com,7\n"
     usersctl.ok("import", "-", "--format", "csv", stdin=rows)
@@ -326,7 +324,6 @@ def test_an_import_binds_ids_to_the_configured_provider(usersctl: Command) -> No
     assert links(usersctl)["bea@example.com"] == ("7", "https://next.example")
 
 
-@pytest.mark.slow
 def test_an_export_keeps_the_issuers_of_ids(usersctl: Command) -> None:
     usersctl.configure(CONFIGURED.format(HERE))
     link_all(usersctl, ada=("7", ELSEWHERE), bea=("7", HERE), cyd=("8", ""))

@@ -24,8 +24,6 @@ from usersd.background import leader, scheduler
 from usersd.background.leader import Leader
 from usersd.log import Log
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +144,7 @@ def test_the_leader_deletes_accounts_whose_time_to_undo_is_over(
     wait_for(lambda: not exists())
 
 
+@pytest.mark.slow
 def test_the_leader_ends_claims_that_have_expired(
     two: Two, clock: FakeClock, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +217,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Pat
 # --- over real processes ---
 
 
+@pytest.mark.slow
 def test_a_daemon_takes_over_from_a_killed_one_and_each_email_is_sent_once(usersctl: Command) -> None:
     usersctl.configure("[passwordHashing]\nrounds = 10\n[server]\nprocesses = 2\n")
     usersctl.add("ada", "grace", "alan")

@@ -28,8 +28,6 @@ from usersctl.errors import ConfigError
 from usersctl.service import Service
 from usersd.server.listener import address_of, from_systemd, listen, listening, url_of
 
-pytestmark = pytest.mark.slow
-
 
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
@@ -296,6 +294,7 @@ def activated(usersctl: Command, listener: socket.socket, *words: str) -> Iterat
             process.wait(10)
 
 
+@pytest.mark.slow
 def test_a_socket_of_systemd_is_served_from_the_first_request_on(usersctl: Command) -> None:
     usersctl.configure("[server]\nport = 1\nprocesses = 2\n")  # the port of the configuration is not opened
     with closing(listen("127.0.0.1", 0)) as listener, activated(usersctl, listener) as daemon:
@@ -323,6 +322,7 @@ def test_a_unix_socket_of_systemd_is_served_and_not_removed(usersctl: Command) -
         assert path.exists()
 
 
+@pytest.mark.slow
 def test_a_public_address_of_systemd_grants_no_local_access(usersctl: Command) -> None:
     # server.host is loopback, but the address of the socket decides.
     with closing(listen("0.0.0.0", 0)) as listener, activated(usersctl, listener) as daemon:  # noqa: S104

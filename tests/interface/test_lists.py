@@ -69,6 +69,7 @@ def names(reply: Reply) -> list[str]:
     return [user["name"] for user in reply.json["users"]]
 
 
+@pytest.mark.slow
 def test_every_combination_of_filters_and_orders_is_listed(site: Site, kinds: dict[str, set[str]]) -> None:
     admin = site.signed_in(site.service.accounts.find("root@example.com"))
     everyone = {user["name"]: user for user in admin.get(f"{USERS}?limit=100").json["users"]}
@@ -322,6 +323,7 @@ def test_an_unknown_group_is_not_found(admin: Client, some: list[User]) -> None:
         assert (reply.status, reply.message) == (404, "Group not found")
 
 
+@pytest.mark.slow
 def test_a_thousand_users_are_changed_at_once(site: Site, admin: Client) -> None:
     with site.service.store.write() as tx:
         ids = tx.add_users([Newcomer(f"u{number}@example.com", f"U{number}") for number in range(1_000)])

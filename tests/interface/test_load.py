@@ -140,6 +140,7 @@ def prepared(usersctl: Command) -> tuple[str, str]:
     return token, hashed
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_while_32_clients_log_in_session_checks_stay_quick_and_the_logins_get_the_machine(
     usersctl: Command, prepared: tuple[str, str]

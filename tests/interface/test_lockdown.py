@@ -61,6 +61,7 @@ def is_refused(reply: Reply) -> bool:
 # --- in force ---
 
 
+@pytest.mark.slow
 def test_a_lockdown_holds_at_the_next_request_on_every_surface(site: Site, usersctl: Command) -> None:
     with hosting(Hosted(app=Gate(application, site.service))) as port:
         clients: list[tuple[Client, str]] = []

@@ -163,6 +163,7 @@ def test_a_limit_on_emails_that_is_hit_is_logged(
     ]
 
 
+@pytest.mark.slow
 def test_changes_are_logged_with_actor_action_and_user(site: Site) -> None:
     root, ada = site.add("root", role="admin"), site.add()
     admin, user = site.signed_in(root), site.signed_in(ada)

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.sqlite  # a database on a server has its key in the con
 ADA = "ada@example.com"
 
 
+@pytest.mark.slow
 def test_a_code_without_the_key_is_a_503_that_the_log_explains_and_no_guess(
     site: Site, clock: FakeClock
 ) -> None:

@@ -75,6 +75,7 @@ def measured(service: Service, processes: int = 1) -> Iterator[tuple[list[Counte
 # --- the real daemon, in several processes ---
 
 
+@pytest.mark.slow
 def test_the_counters_of_several_processes_are_summed(usersctl: Command) -> None:
     (ada,) = usersctl.add("ada")
     port = free_port()
@@ -156,6 +157,7 @@ def test_a_taken_metrics_port_stops_the_start_with_one_line(usersctl: Command) -
     assert "metrics.port" in error["error"]["hint"]
 
 
+@pytest.mark.slow
 def test_no_metrics_module_is_imported_when_metrics_are_off() -> None:
     code = "import sys, usersd.start; print([each for each in ('prometheus_client', 'usersd.metrics') if each in sys.modules])"
     done = subprocess.run(

@@ -156,6 +156,7 @@ def test_an_address_that_an_operator_vouches_for_keeps_its_password(
     assert "has ended the old password" not in browser.client.get("/account").body.decode()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_password_is_told_before_and_after(closed_site: OAuthSite) -> None:
     user = closed_site.site.add("ada")
     before = closed_site.site.signed_in(user).get("/account").body.decode()
@@ -285,6 +286,7 @@ def test_another_person_with_the_same_address_is_refused(open_site: OAuthSite) -
     assert (browser.me() or {})["oauth_id"] == "1001"
 
 
+@pytest.mark.slow
 def test_twenty_first_sign_ins_at_once_make_one_account(open_site: OAuthSite) -> None:
     browsers = [open_site.browser() for _ in range(20)]
     backs = [browser.consent(browser.set_out(), "1001") for browser in browsers]
@@ -618,6 +620,7 @@ def test_a_rejected_client_secret_is_reported_as_not_configured(make_oauth_site:
 # --- --dev ---
 
 
+@pytest.mark.slow
 def test_the_sample_provider_is_there_with_dev_and_not_without(usersctl: Command) -> None:
     with serving(usersctl, "--dev") as daemon:
         browser = Browser(f"http://localhost:{daemon.port}", daemon.client())

@@ -23,8 +23,6 @@ from support.web import Client, running
 
 from usersctl.service import Service
 
-pytestmark = pytest.mark.slow
-
 VERSION = "9.13.3"
 INSTALL_WITHIN = 90
 BASE_URL = "http://127.0.0.1:8080"
@@ -158,6 +156,7 @@ def through(there: str, person: str | None) -> str:
     raise AssertionError("the provider goes in circles")
 
 
+@pytest.mark.slow
 def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browser]) -> None:
     browser = make_browser()
     reply = browser.callback(through(browser.set_out("?redirect=/deep?x=1"), "ada"))
@@ -179,6 +178,7 @@ def test_a_person_signs_in_and_signs_in_again(make_browser: Callable[..., Browse
     assert browser.me() is None
 
 
+@pytest.mark.slow
 def test_a_callback_that_comes_twice_at_once_signs_in_at_a_provider_that_revokes_both(
     make_browser: Callable[..., Browser],
 ) -> None:
@@ -193,6 +193,7 @@ def test_a_callback_that_comes_twice_at_once_signs_in_at_a_provider_that_revokes
         assert "/" in [reply.header("Location") for reply in replies]
 
 
+@pytest.mark.slow
 def test_cancelled_unverified_and_unknown_users_are_refused(
     make_browser: Callable[..., Browser],
 ) -> None:
@@ -202,6 +203,7 @@ def test_cancelled_unverified_and_unknown_users_are_refused(
     assert browser.me() is None
 
 
+@pytest.mark.slow
 def test_closed_registration_and_a_wrong_secret_have_their_error_codes(
     make_browser: Callable[..., Browser],
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_route_whose_handler_is_not_described_cannot_be_added() -> None:
         document(DAEMONS, (*TABLE, row))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

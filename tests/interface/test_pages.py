@@ -457,6 +457,7 @@ def judged_common(filter_: bytes, password: str) -> bool:
     return all(filter_[place >> 3] >> (place & 7) & 1 for place in places)
 
 
+@pytest.mark.slow
 def test_the_filter_holds_every_common_password_and_hardly_any_other(make_site: Callable[..., Site]) -> None:
     site = make_site(brand="Analytical")
     page = site.client().get("/reset-password?token=x&email=ada@example.com").body.decode()
@@ -595,6 +596,7 @@ def test_a_language_has_one_form_of_address(name: str) -> None:
         assert re.search(rf"(?i){FAMILIAR[name]}", text) is None, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", sorted(CATALOGUES))
 def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
     make_site: Callable[..., Site], locale: str

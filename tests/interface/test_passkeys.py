@@ -122,6 +122,7 @@ def test_all_passkeys_of_an_account_have_one_user_handle_and_exclude_one_another
     assert other["excludeCredentials"] == []
 
 
+@pytest.mark.slow
 def test_an_account_has_twenty_passkeys_at_most(ada: Person) -> None:
     waiting = ada.device.create(options(ada.client, TO_ADD))
     for _ in range(19):

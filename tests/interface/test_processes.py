@@ -28,6 +28,7 @@ def children_of(daemon: Daemon) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [4, 8] if LONG else [8])
 def test_many_processes_are_one_service(usersctl: Command, processes: int) -> None:
     (ada,) = usersctl.add("ada")

@@ -69,6 +69,7 @@ def test_a_success_clears_the_count(unlimited_clients: Site, clock: FakeClock) -
     assert fail(site, times=10) == [401] * 10
 
 
+@pytest.mark.slow
 def test_after_eighty_failures_of_strangers_only_unlock_helps(
     unlimited_clients: Site, clock: FakeClock, usersctl: Command
 ) -> None:
@@ -126,6 +127,7 @@ def test_refusals_other_than_a_wrong_password_are_not_counted(unlimited_clients:
 # --- for each client address ---
 
 
+@pytest.mark.slow
 def test_a_client_fails_sixty_times_a_minute(site: Site, clock: FakeClock) -> None:
     ada = site.add()
     assert [*{status for n in range(60) for status in fail(site, f"u{n}@example.com")}] == [401]
@@ -199,6 +201,7 @@ def test_the_memory_of_client_addresses_does_not_grow(service: Service) -> None:
     assert len(limits._throttles[Limit.FAILED_LOGINS]._windows) == 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["file", "server"])
 def test_several_processes_count_a_client_together(
     engine: str, make_site: Callable[..., Site], clock: FakeClock, request: pytest.FixtureRequest
@@ -264,6 +267,7 @@ def test_one_account_changes_its_profile_sixty_times_an_hour(
     assert client.patch("/api/users/me", {"name": "Ada"}).status == 200
 
 
+@pytest.mark.slow
 def test_an_office_adds_second_factors_behind_one_address_on_the_day_that_asks_for_them(
     make_site: Callable[..., Site], clock: FakeClock
 ) -> None:
@@ -316,6 +320,7 @@ def test_a_client_asks_sixty_times_a_minute_for_a_sign_in_through_the_provider(
 # --- switched off ---
 
 
+@pytest.mark.slow
 def test_with_limits_disabled_only_the_hashing_slots_remain(make_site: Callable[..., Site]) -> None:
     site = make_site(limits_enabled=False)
     site.add()
@@ -359,12 +364,14 @@ def overloaded(site: Site) -> list[int]:
     return [reply.status for reply in replies]
 
 
+@pytest.mark.slow
 def test_a_login_beyond_the_waiting_room_is_a_503_and_waiting_ones_are_answered(site: Site) -> None:
     ada = site.add()
     assert sorted(overloaded(site)) == [200] * 10 + [503] * 3
     assert site.client().login(ada.email, PASSWORD).status == 200
 
 
+@pytest.mark.slow
 def test_a_503_is_no_failed_login(site: Site) -> None:
     site.add()
     for _ in range(4):

@@ -126,6 +126,7 @@ def test_ending_a_user_ends_every_kind_of_session(
     assert surfaces.site.client().login("ada@example.com", PASSWORD).status == login
 
 
+@pytest.mark.slow
 def test_a_lockdown_ends_all_sessions_and_opens_for_api_tokens_again_when_it_is_over(
     surfaces: Surfaces, usersctl: Command
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_new_role_counts_at_once_and_ends_no_session(
             assert client.get("/api/x").json["user"]["role"] == role
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["http", "command"])
 def test_a_group_counts_at_once_and_no_longer_than_its_membership(
     surfaces: Surfaces, usersctl: Command, way: str

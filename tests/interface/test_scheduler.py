@@ -315,6 +315,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_runs_the_schedule(usersctl: Command) -> None:
     usersctl.configure('tokenCleanupSchedule = "* * * * *"\n[server]\nprocesses = 2\n')
     (usersctl.folder / "ahead.py").write_text(AHEAD)

@@ -28,8 +28,6 @@ from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import NONBLOCKING, Lane, MustWait
 from usersd.server.listener import _cannot_listen, listen, url_of
 
-pytestmark = pytest.mark.slow
-
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -464,6 +462,7 @@ def test_a_client_that_never_finishes_its_request_is_disconnected(
                 break
 
 
+@pytest.mark.slow
 def test_a_client_may_be_idle_between_two_requests(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "TO_SEND", 0.3)
     with running.connect() as client:
@@ -485,6 +484,7 @@ def test_idle_connections_are_closed_early_when_there_are_many(
         assert client.recv(1000).startswith(OK)
 
 
+@pytest.mark.slow
 def test_clients_that_keep_on_asking_leave_connections_to_others(start: Callable[..., Running]) -> None:
     running = start(connections=8)
     over = threading.Event()
@@ -522,6 +522,7 @@ def test_the_self_check_keeps_its_connection_when_there_are_many() -> None:
             end(server, thread)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_answers_gets_no_more_and_is_disconnected(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -607,6 +608,7 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
     running.stop()
 
 
+@pytest.mark.slow
 def test_stopping_does_not_wait_for_ever(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -711,6 +713,7 @@ def program() -> Iterator[Callable[..., Program]]:
         served.process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_twenty_requests_in_flight_are_answered_after_a_signal(
     program: Callable[..., Program], signum: signal.Signals
@@ -772,6 +775,7 @@ def test_hashing_that_outlasts_the_shutdown_does_not_abort_the_process(
         assert errors == "WARNING:usersd:Connections that were cut off: 1\n"
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_socket_and_a_killed_one_is_replaced(
     program: Callable[..., Program],
 ) -> None:
@@ -816,6 +820,7 @@ def test_processes_stop_when_their_parent_is_gone(program: Callable[..., Program
     wait_until(refused)
 
 
+@pytest.mark.slow
 def test_six_hundred_slow_clients_do_not_delay_other_requests(program: Callable[..., Program]) -> None:
     served = program("1")
     address = ("127.0.0.1", served.port)

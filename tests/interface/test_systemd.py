@@ -17,8 +17,6 @@ from support.daemons import serving
 
 from usersd.server.systemd import Notifier
 
-pytestmark = pytest.mark.slow
-
 LIMIT = 20
 
 
@@ -76,6 +74,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_systemd_is_notified_of_ready_alive_and_stopping(usersctl: Command, watching: Systemd) -> None:
     with serving(usersctl, env=environment(watching, 400_000)) as daemon:
         watching.hears("READY=1")
@@ -93,6 +92,7 @@ def test_systemd_is_notified_of_ready_alive_and_stopping(usersctl: Command, watc
     assert watching.heard.count("READY=1") == watching.heard.count("STOPPING=1") == 1
 
 
+@pytest.mark.slow
 def test_one_stuck_process_of_several_stops_the_watchdog_messages(
     usersctl: Command, watching: Systemd
 ) -> None:
@@ -146,6 +146,7 @@ serve(listen("127.0.0.1", 0), hosted, Serving(threads=1), ready, notifier)
 """
 
 
+@pytest.mark.slow
 def test_hanging_threads_stop_the_watchdog_messages_although_the_loop_runs(watching: Systemd) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK],
@@ -214,6 +215,7 @@ def test_a_notify_socket_without_a_listener_is_ignored(address: str) -> None:
     Notifier(address).ready("here")
 
 
+@pytest.mark.slow
 def test_a_notify_socket_that_is_not_read_delays_the_sender_for_a_moment_only(watching: Systemd) -> None:
     began = time.monotonic()
     for _ in range(2000):  # more than the kernel keeps

@@ -522,6 +522,7 @@ def crowd(site: Site) -> None:
     add_crowd(site.service.store.database, MANY, "Zoë {:04}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("crowd")
 def test_a_search_that_many_share_has_a_lower_bound_as_its_total(admin: Client) -> None:
     first = admin.get(f"{USERS}?search=crowd&limit=100").json
@@ -555,6 +556,7 @@ def test_a_search_that_many_share_has_a_lower_bound_as_its_total(admin: Client) 
     assert beyond["pagination"]["hasNext"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("crowd")
 def test_the_total_of_a_search_is_exact_where_counting_is_quick(admin: Client) -> None:
     for query, total, is_exact in (

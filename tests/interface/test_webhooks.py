@@ -17,8 +17,6 @@ from support.documentation import blocks, section
 from support.ports import free_port
 from support.receivers import OTHER_SECRET, SECRET, listening, raw_receiver, table
 
-pytestmark = pytest.mark.slow
-
 MANUAL = "docs/integrating/webhooks.md"
 ROUNDS = '[passwordHashing]\nrounds = 10\n[auth]\nwhitelist = ["/register"]\n'
 INSTALL_WITHIN = 300
@@ -49,6 +47,7 @@ def test_a_daemon_tells_its_receivers_at_once_and_in_order(usersctl: Command) ->
     assert len({event.id for event in ops.asked}) == len(ops.asked) == 7
 
 
+@pytest.mark.slow
 def test_a_receiver_that_hangs_keeps_neither_emails_nor_other_receivers_waiting(usersctl: Command) -> None:
     never = threading.Event()
     with listening() as (ops, port), raw_receiver(lambda _connection: never.wait(30)) as hanging:
@@ -126,6 +125,7 @@ def answers(port: int) -> bool:
 RECEIVERS = {"Flask": flask, "Express": express}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECEIVERS)
 def test_the_receiver_of_the_manual_takes_what_is_signed_with_its_secret(
     usersctl: Command, tmp_path: Path, name: str

@@ -328,6 +328,7 @@ print(told)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drops", "statuses"), [("false", [401, 401, 401]), ("true", [401, 200, 200])])
 def test_another_server_believes_the_path_only_if_the_proxy_drops_underscores(
     usersctl: Command, drops: str, statuses: list[int]
@@ -359,6 +360,7 @@ list(gate({"REQUEST_METHOD": "GET", "PATH_INFO": "/login"}, lambda *a: print(a[0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [VERIFIED, IN_A_GATE])
 @pytest.mark.parametrize("port", ["", "port = 9180"])
 def test_the_log_of_another_server_says_that_it_serves_no_metrics(
@@ -376,6 +378,7 @@ def test_the_log_of_another_server_says_that_it_serves_no_metrics(
     assert ("metrics.port is set, but only usersctl serve has metrics" in done.stderr) == bool(port)
 
 
+@pytest.mark.slow
 def test_under_another_server_no_task_is_without_a_session_and_the_log_does_not_say_so(
     usersctl: Command,
 ) -> None:
@@ -415,6 +418,7 @@ print("parent", answered("/api/users/me"))
 """
 
 
+@pytest.mark.slow
 def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
     usersctl: Command,
 ) -> None:
@@ -476,6 +480,7 @@ print(len(opened) - len(closed), sum(each.name == "usersd" for each in threading
 """
 
 
+@pytest.mark.slow
 def test_requests_that_come_while_an_application_forks_open_the_service_once_and_in_no_child(
     usersctl: Command,
 ) -> None:
@@ -491,6 +496,7 @@ def test_requests_that_come_while_an_application_forks_open_the_service_once_and
     assert done.stdout == "1 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.sqlite  # a folder in the place of the file
 def test_a_database_that_cannot_be_used_is_a_503_and_heals(usersctl: Command) -> None:
     code = """
