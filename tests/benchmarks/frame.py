@@ -204,6 +204,7 @@ class Bench:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         self.usersctl(path, "db", "init", "--quiet")
+        os.sync()  # otherwise the next measure would wait for what the last one wrote
         return path
 
 

@@ -13,7 +13,7 @@ def measure_import(bench: Bench) -> Iterator[Figure]:
     few, many = bench.size(10_000, 100), bench.size(100_000, 1_000)
     files = {count: _people(bench.folder / f"people-{count}.csv", count) for count in (few, many)}
     ran = rounds(
-        1,
+        bench.size(3, 1),
         {
             str(count): lambda count=count: bench.usersctl(
                 bench.database("import"), "import", str(files[count])

@@ -202,7 +202,6 @@ def restore(
     kept beside the new one. All sessions, API tokens and email links end, because the backup may hold some that were
     revoked later. A lockdown stays in force. Owners who deleted their accounts get a new email to undo that.
     """
-    from usersctl.deletion import tell_owners
     from usersctl.store import backup as backups
 
     run = invocation(ctx)
@@ -227,6 +226,8 @@ def restore(
             return
         consequence = "" if keep_tokens else ", and end all sessions and API tokens"
         confirm(run, f"Replace {name} by {accounts} of {file}{consequence}?", yes=yes)
+        from usersctl.deletion import tell_owners  # late, for --dry-run
+
         with run.out.progress("Restoring pages") as draw:
             replacement = backups.Replacement(
                 copy, database, file, keep_tokens, run.actor, utc_now, tell_owners
