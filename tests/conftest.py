@@ -59,9 +59,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not _tests_are_chosen(config):
+        config.option.markexpr = "not slow"
     if not hasattr(config, "workerinput"):  # the workers use what this process begins
-        if not _tests_are_chosen(config):
-            config.option.markexpr = "not slow"
         keep_folders_in_memory()
         postgres.begin(whole=config.getoption("postgres"))
 
