@@ -1,5 +1,6 @@
 """A move to another database, on a PostgreSQL server or in a file: everything arrives, or both stay as they were."""
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -197,6 +198,11 @@ def test_only_a_new_or_empty_database_is_filled(
     }.items():
         with pytest.raises(Taken, match=problem):
             move(service.store, to, ignore)
+    with postgres.opened(used) as connection:
+        connection.run("CREATE SCHEMA other")
+    beside = Conninfo(f"{used}?options=-csearch_path%3Dother")
+    with pytest.raises(StoreUnusable, match="has a service already, in the schema public"):
+        move(service.store, beside, ignore)
     assert (tmp_path / "taken.db").read_text() == "precious"
     assert content(service.store.database) == before
     with postgres.opened(foreign) as connection:
@@ -255,6 +261,17 @@ def test_what_a_server_does_not_take_stops_the_move(
     with pytest.raises(StoreUnusable, match="users holds text with a zero byte"):
         move(service.store, postgres_database(empty=True), ignore)
     assert service.accounts.find("ada@example.com")
+
+
+def test_an_identity_that_is_too_long_for_an_index_stops_the_move(
+    service: Service, add: Callable[..., User], postgres_database: Make
+) -> None:
+    """As an import took it once."""
+    ada, subject = add("ada"), "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=6000))
+    with service.store.write() as tx:
+        tx._insert("identities", user_id=ada.id, provider="oauth", issuer="", subject=subject)
+    with pytest.raises(StoreUnusable, match=r"does not take a value of that length .*identities"):
+        move(service.store, postgres_database(empty=True), ignore)
 
 
 def test_a_trail_that_is_broken_stops_the_move(filled: Service, postgres_database: Make) -> None:

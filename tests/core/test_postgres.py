@@ -358,6 +358,7 @@ def test_a_running_service_refuses_a_database_that_was_moved_at_its_next_connect
     [
         ("53100", "the disk of the server is full"),
         ("53200", "is short of memory"),
+        ("54000", "does not take a value of that length"),
         ("58030", "has trouble with its machine"),
         ("XX001", "is damaged"),
     ],
@@ -517,6 +518,14 @@ def test_no_limit_of_whole_transactions_ends_one_that_copies_everything(store: S
         tx._run("SELECT pg_sleep(0.5)")
     with pytest.raises(StoreUnusable, match="transaction timeout"), store.write() as tx:
         tx._run("SELECT pg_sleep(0.5)")
+
+
+def test_a_reader_may_pause_whatever_the_role_is_set_to(database: Conninfo) -> None:
+    """As an export does into a program that reads slowly."""
+    name = postgres.name_of(database)
+    postgres.run(f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '50ms'")
+    with closing(open_store(database)) as store, store.read() as tx:
+        assert tx._connection.run("SHOW idle_in_transaction_session_timeout").fetchone() == ("30min",)
 
 
 def test_the_server_looks_for_machines_that_are_gone(store: Store) -> None:

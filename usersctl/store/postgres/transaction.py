@@ -95,6 +95,14 @@ class PostgresTransaction(Transaction):
         )
         return {name for (name,) in parts}
 
+    def another_home(self) -> str | None:
+        """The schema of tables like ours, of another service in this database."""
+        statement = (
+            "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+            f" WHERE relname = 'audit_head' AND relkind = 'r' AND relnamespace <> {HOME}"
+        )
+        return self._value(str, statement)
+
     def server(self) -> Server:
         facts = self._run(
             f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
