@@ -655,6 +655,24 @@ def test_the_tables_keep_their_owner_whoever_restores_or_upgrades_them(
     assert content(of_daemons)
 
 
+def test_daemons_whose_connections_a_move_may_not_end_have_to_stop_first(
+    filled: Service, postgres_database: Make, tmp_path: Path
+) -> None:
+    database = postgres_database(empty=True)
+    owner = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {owner}_daemon LOGIN IN ROLE {owner}")
+    postgres.run(f"ALTER DATABASE {owner} OWNER TO {owner}")
+    by_owner = Conninfo(database.replace("users@", f"{owner}@"))
+    moved(filled.store.database, by_owner)
+    with (
+        closing(open_store(Conninfo(database.replace("users@", f"{owner}_daemon@")))),
+        pytest.raises(StoreUnusable, match="connections of daemons with another role") as refused,
+    ):
+        moved(by_owner, tmp_path / "back.db")
+    assert refused.value.hint == "stop these daemons first"
+    moved(by_owner, tmp_path / "back.db")
+
+
 def _owners(database: Conninfo) -> set[tuple[str]]:
     with postgres.opened(database) as connection:
         return set(

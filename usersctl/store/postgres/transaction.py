@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from usersctl.errors import StoreUnusable
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
@@ -155,12 +156,20 @@ class PostgresTransaction(Transaction):
     def end_other_connections(self, installation: str = "installation") -> None:
         """Those of this service, also of changes that wait for this one. A new connection waits for the end of this
         transaction before it reads the version or the mark."""
+        from usersctl.store.postgres.driver import ServerError  # late: it needs psycopg
+
         self._connection.run(f"LOCK TABLE {installation} IN ACCESS EXCLUSIVE MODE")
-        self._run(
-            "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = ?)",
-            (APPLICATION,),
-        )
+        try:
+            self._run(
+                "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = ?)",
+                (APPLICATION,),
+            )
+        except ServerError as error:
+            if error.state != "42501":
+                raise
+            problem = f"The connections of daemons with another role cannot be ended: {error}"
+            raise StoreUnusable(problem, hint="stop these daemons first") from None
 
     @contextmanager
     def _readable(self, _errors: str = "") -> Iterator[None]:
