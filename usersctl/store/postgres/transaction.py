@@ -111,7 +111,7 @@ class PostgresTransaction(Transaction):
             " AND has_database_privilege(current_database(), 'CREATE'),"
             f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relkind = 'r'"
             " AND NOT pg_has_role(relowner, 'USAGE')),"
-            " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
+            " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
             " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
