@@ -220,6 +220,14 @@ def waiting_for_a_lock(database: Conninfo) -> bool:
         return connection.run(waiting).fetchone() == (1,)
 
 
+def test_rows_with_more_values_than_a_statement_takes_are_added(store: Store) -> None:
+    """As by an import of accounts with many identities each."""
+    with store.write() as tx:
+        user_id = tx.add_user(Newcomer("a@example.org", "A")).id
+        tx.add_identities([Identity(user_id, f"p{n}", ISSUER, "7") for n in range(11_000)])
+        assert len(tx.identities_of(user_id)) == 11_000
+
+
 def test_an_error_rolls_everything_back(store: Store) -> None:
     with suppress(NotFound), store.write() as tx:
         tx.audit(SYSTEM, "tried")
