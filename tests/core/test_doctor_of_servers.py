@@ -162,7 +162,9 @@ def test_pg_trgm_may_be_in_a_schema_of_its_own(postgres_database: Make, tmp_path
 def test_a_missing_table_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
     with postgres.opened(database) as connection:
         connection.run("DROP INDEX users_by_name")
-    assert examined(database, tmp_path)["database-schema"].message == "users_by_name missing"
+    found = examined(database, tmp_path)["database-schema"]
+    assert found.message == "users_by_name missing"
+    assert found.mend == "createdb NAME; usersctl db restore FILE --db CONNINFO"
 
 
 SOUND = Server(

@@ -497,6 +497,7 @@ def test_readers_go_on_while_a_server_is_restored(on_server: Service, tmp_path: 
         ("UPDATE user_counts SET n = n + 1 WHERE role = 'user' AND active = 1", "counts", "user_counts has"),
         ("DROP INDEX users_by_creation", "schema", "users_by_creation is missing"),
         ("ALTER TABLE users DISABLE TRIGGER users_counted_in", "schema", "users_counted_in is missing"),
+        ("ALTER TABLE users DROP COLUMN profile_picture", "schema", "users.profile_picture is missing"),
         ("ALTER TABLE users DROP CONSTRAINT users_email_key", "schema", "users_email_key is missing"),
         (
             "ALTER TABLE outbox DROP CONSTRAINT outbox_user_id_fkey",
@@ -519,6 +520,23 @@ def test_a_check_of_a_server_finds(on_server: Service, change: str, check: str, 
     problems = backup.check_in_use(on_server.store).problems
     assert {problem.check for problem in problems} == {check}
     assert message in problems[0].message
+
+
+@pytest.mark.parametrize(
+    "change", ["DROP TABLE groups CASCADE", "ALTER TABLE users DROP COLUMN profile_picture"]
+)
+def test_a_server_that_is_not_whole_is_restored_to_a_new_database(
+    on_server: Service, postgres_database: Make, tmp_path: Path, change: str
+) -> None:
+    """Because a restore keeps what it replaces."""
+    database, saved = on_server.store.database, tmp_path / "saved.db"
+    on_server.store.copy(saved)
+    with postgres.opened(Conninfo(str(database))) as connection:
+        connection.run(change)
+    with pytest.raises(StoreUnusable, match="is not whole") as refused:
+        restored(saved, database)
+    assert refused.value.hint == "restore a backup to a new database, made with: createdb NAME"
+    restored(saved, postgres_database(empty=True))
 
 
 # --- versions ---

@@ -42,7 +42,8 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "53300": "takes no more connections",
     "57014": "takes too long",
     "42501": "does not let this user do that",
-    "42P01": "is not whole: restore a backup",
+    "42P01": "is not whole",
+    "42703": "is not whole",
     "25006": "is read-only",
     "2BP01": "has something of others that depends on its tables",
     "42P06": "has a schema of the name that new tables need",
@@ -53,8 +54,12 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "XX": "has a fault, or is damaged: see its log",
 }
 _LOCKED = "if it goes on, look for a session that holds a lock: SELECT pid, usename, state, query FROM pg_stat_activity"
+# What is there cannot be kept, as a restore does first.
+_ANOTHER = "restore a backup to a new database, made with: createdb NAME"
 _HINTS = {
     "57014": _LOCKED,
+    "42P01": _ANOTHER,
+    "42703": _ANOTHER,
     "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
     "42P06": "drop that schema, or give it another name",

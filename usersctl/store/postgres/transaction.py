@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from usersctl.errors import StoreUnusable
+from usersctl.store.content import tables
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
@@ -86,13 +87,15 @@ class PostgresTransaction(Transaction):
     # --- the database as a whole ---
 
     def parts(self) -> set[str]:
-        """The names of tables, indexes, triggers and constraints that work, of the schema of our tables."""
+        """The names of tables, columns, indexes, triggers and constraints that work, of the schema of our tables."""
         parts = self._run(
             f"SELECT relname FROM pg_class WHERE relnamespace = {HOME}"
             " AND oid NOT IN (SELECT indexrelid FROM pg_index WHERE NOT indisvalid)"
             f" UNION SELECT conname FROM pg_constraint WHERE connamespace = {HOME}"
             " UNION SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
             f" WHERE relnamespace = {HOME} AND NOT tgisinternal AND tgenabled <> 'D'"
+            " UNION SELECT relname || '.' || attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            f" WHERE relnamespace = {HOME} AND NOT attisdropped"
         )
         return {name for (name,) in parts}
 
@@ -127,7 +130,8 @@ class PostgresTransaction(Transaction):
         return Server(*facts, *min(limits, key=lambda limit: limit[1] - limit[2]))
 
     def missing_parts(self) -> set[str]:
-        return dialect.names() - self.parts()
+        columns = {f"{table}.{name}" for table, names in tables().items() for name in names}
+        return (dialect.names() | columns) - self.parts()
 
     def last_ids(self) -> dict[str, int]:
         given = self._run(
