@@ -188,6 +188,7 @@ def test_people_stay_linked_when_the_issuer_of_their_provider_changes(configured
         ([{"provider": "google", "subject": "1", "sub": "1"}], "and nothing else"),
         ([{"provider": "google", "subject": "1"}] * 2, "a provider twice"),
         ([{"provider": "google", "subject": 7}], "subject must be a string"),
+        ([{"provider": "google", "subject": "7" * 256}], "subject of an identity has more than 255 characters"),
         ([{"provider": "google", "subject": "1", "issuer": "x"}], "is no web address"),
         ([{"provider": "google", "subject": "1", "issuer": "https://["}], "is no web address"),
         ([{"provider": "oauth", "subject": "8"}], "say different things"),

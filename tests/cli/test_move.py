@@ -1,6 +1,8 @@
 """db move, and the commands on a database that is on a server."""
 
+import json
 import os
+import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -52,6 +54,15 @@ def test_a_move_to_a_name_that_is_not_utf_8_says_where_everything_went(usersctl:
     assert [row[1] for row in usersctl.ok("list", "--db", there).rows] == [ada.email]
     refused = usersctl("list")
     assert (refused.code, f"was moved to {usersctl.folder}/there-\\udcff.db\n" in refused.stderr) == (6, True)
+
+
+def test_the_way_on_is_a_line_of_the_configuration_whatever_the_name_is(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    there = usersctl.folder / 'my "users".db'
+    said = usersctl.ok("db", "move", there).stderr
+    line = f"database = {json.dumps(str(there))}"
+    assert tomllib.loads(line) == {"database": str(there)}
+    assert (line in said, line in usersctl("list").stderr) == (True, True)
 
 
 @pytest.mark.slow

@@ -434,6 +434,38 @@ def test_tables_stay_in_their_schema_when_another_one_comes_before_it(
     assert home == ("public",)
 
 
+def test_tables_of_others_that_come_before_ours_are_left_alone(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    database = postgres_database()
+    usersctl.env["USERS_DATABASE"] = str(database)
+    usersctl.ok("create", "ada@example.com", "--name", "Ada", "--generate")
+    with postgres.opened(database) as connection:
+        connection.run(
+            "CREATE SCHEMA users; CREATE TABLE users.users (n INT); CREATE TABLE users.audit (n INT)"
+        )
+    usersctl.ok("create", "bob@example.com", "--name", "Bob", "--generate")
+    usersctl.ok("db", "backup", "all.db")
+    usersctl.ok("db", "restore", "all.db", "--yes")
+    usersctl.ok("db", "verify")
+    assert [row[1] for row in usersctl.ok("list").rows] == ["ada@example.com", "bob@example.com"]
+    with postgres.opened(database) as connection:
+        assert connection.run("SELECT count(*) FROM users.users").fetchall() == [(0,)]
+
+
+def test_a_second_service_in_another_schema_of_a_database_is_refused(
+    usersctl: Command, postgres_database: Make
+) -> None:
+    """It would send no emails: the locks of a database are of one service."""
+    database = postgres_database()
+    with postgres.opened(database) as connection:
+        connection.run("CREATE SCHEMA other")
+    refused = usersctl("--db", f"{database}?options=-csearch_path%3Dother", "db", "init")
+    assert refused.code == 6
+    assert "has a service already, in the schema public" in refused.stderr
+    assert "createdb NAME" in refused.stderr
+
+
 @pytest.mark.slow
 def test_probes_tell_a_server_that_is_away(usersctl: Command, postgres_database: Make) -> None:
     """Its database takes no connection for a moment, as if it were away."""

@@ -22,6 +22,7 @@ from usersctl.oauth.http import SIGN_INS_AT_ONCE
 from usersctl.service import build
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.inspection import Server
+from usersctl.store.opening import open_store
 
 Make = Callable[..., Conninfo]
 
@@ -146,10 +147,24 @@ def test_a_server_without_pg_trgm_is_a_hint(database: Conninfo, tmp_path: Path) 
     assert examined(database, tmp_path)["server-search"].severity == Severity.OK
 
 
+def test_pg_trgm_may_be_in_a_schema_of_its_own(postgres_database: Make, tmp_path: Path) -> None:
+    """As where a provider of servers makes it."""
+    database = postgres_database(empty=True)
+    with postgres.opened(database) as connection:
+        connection.run("CREATE SCHEMA extensions; CREATE EXTENSION pg_trgm SCHEMA extensions")
+        open_store(database, create=True).close()
+        assert examined(database, tmp_path)["server-search"].severity == Severity.OK
+        connection.run("DROP INDEX users_by_words")
+        connection.run(examined(database, tmp_path)["server-search"].mend or "")
+    assert examined(database, tmp_path)["server-search"].severity == Severity.OK
+
+
 def test_a_missing_table_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
     with postgres.opened(database) as connection:
         connection.run("DROP INDEX users_by_name")
-    assert examined(database, tmp_path)["database-schema"].message == "users_by_name missing"
+    found = examined(database, tmp_path)["database-schema"]
+    assert found.message == "users_by_name missing"
+    assert found.mend == "createdb NAME; usersctl db restore FILE --db CONNINFO"
 
 
 SOUND = Server(
@@ -160,7 +175,7 @@ SOUND = Server(
     milliseconds=0,
     may_create=True,
     foreign_tables=0,
-    has_trigrams=True,
+    schema_of_trigrams="public",
     is_indexed=True,
     is_standby=False,
     is_durable=True,

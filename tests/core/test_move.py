@@ -1,5 +1,6 @@
 """A move to another database, on a PostgreSQL server or in a file: everything arrives, or both stay as they were."""
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -197,6 +198,11 @@ def test_only_a_new_or_empty_database_is_filled(
     }.items():
         with pytest.raises(Taken, match=problem):
             move(service.store, to, ignore)
+    with postgres.opened(used) as connection:
+        connection.run("CREATE SCHEMA other")
+    beside = Conninfo(f"{used}?options=-csearch_path%3Dother")
+    with pytest.raises(StoreUnusable, match="has a service already, in the schema public"):
+        move(service.store, beside, ignore)
     assert (tmp_path / "taken.db").read_text() == "precious"
     assert content(service.store.database) == before
     with postgres.opened(foreign) as connection:
@@ -255,6 +261,17 @@ def test_what_a_server_does_not_take_stops_the_move(
     with pytest.raises(StoreUnusable, match="users holds text with a zero byte"):
         move(service.store, postgres_database(empty=True), ignore)
     assert service.accounts.find("ada@example.com")
+
+
+def test_an_identity_that_is_too_long_for_an_index_stops_the_move(
+    service: Service, add: Callable[..., User], postgres_database: Make
+) -> None:
+    """As an import took it once."""
+    ada, subject = add("ada"), "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=6000))
+    with service.store.write() as tx:
+        tx._insert("identities", user_id=ada.id, provider="oauth", issuer="", subject=subject)
+    with pytest.raises(StoreUnusable, match=r"does not take a value of that length .*identities"):
+        move(service.store, postgres_database(empty=True), ignore)
 
 
 def test_a_trail_that_is_broken_stops_the_move(filled: Service, postgres_database: Make) -> None:
@@ -480,6 +497,7 @@ def test_readers_go_on_while_a_server_is_restored(on_server: Service, tmp_path: 
         ("UPDATE user_counts SET n = n + 1 WHERE role = 'user' AND active = 1", "counts", "user_counts has"),
         ("DROP INDEX users_by_creation", "schema", "users_by_creation is missing"),
         ("ALTER TABLE users DISABLE TRIGGER users_counted_in", "schema", "users_counted_in is missing"),
+        ("ALTER TABLE users DROP COLUMN profile_picture", "schema", "users.profile_picture is missing"),
         ("ALTER TABLE users DROP CONSTRAINT users_email_key", "schema", "users_email_key is missing"),
         (
             "ALTER TABLE outbox DROP CONSTRAINT outbox_user_id_fkey",
@@ -502,6 +520,23 @@ def test_a_check_of_a_server_finds(on_server: Service, change: str, check: str, 
     problems = backup.check_in_use(on_server.store).problems
     assert {problem.check for problem in problems} == {check}
     assert message in problems[0].message
+
+
+@pytest.mark.parametrize(
+    "change", ["DROP TABLE groups CASCADE", "ALTER TABLE users DROP COLUMN profile_picture"]
+)
+def test_a_server_that_is_not_whole_is_restored_to_a_new_database(
+    on_server: Service, postgres_database: Make, tmp_path: Path, change: str
+) -> None:
+    """Because a restore keeps what it replaces."""
+    database, saved = on_server.store.database, tmp_path / "saved.db"
+    on_server.store.copy(saved)
+    with postgres.opened(Conninfo(str(database))) as connection:
+        connection.run(change)
+    with pytest.raises(StoreUnusable, match="is not whole") as refused:
+        restored(saved, database)
+    assert refused.value.hint == "restore a backup to a new database, made with: createdb NAME"
+    restored(saved, postgres_database(empty=True))
 
 
 # --- versions ---
@@ -636,6 +671,24 @@ def test_the_tables_keep_their_owner_whoever_restores_or_upgrades_them(
     open_store(other).close()
     assert _owners(database) == {(owner,)}
     assert content(of_daemons)
+
+
+def test_daemons_whose_connections_a_move_may_not_end_have_to_stop_first(
+    filled: Service, postgres_database: Make, tmp_path: Path
+) -> None:
+    database = postgres_database(empty=True)
+    owner = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {owner}_daemon LOGIN IN ROLE {owner}")
+    postgres.run(f"ALTER DATABASE {owner} OWNER TO {owner}")
+    by_owner = Conninfo(database.replace("users@", f"{owner}@"))
+    moved(filled.store.database, by_owner)
+    with (
+        closing(open_store(Conninfo(database.replace("users@", f"{owner}_daemon@")))),
+        pytest.raises(StoreUnusable, match="connections of daemons with another role") as refused,
+    ):
+        moved(by_owner, tmp_path / "back.db")
+    assert refused.value.hint == "stop these daemons first"
+    moved(by_owner, tmp_path / "back.db")
 
 
 def _owners(database: Conninfo) -> set[tuple[str]]:

@@ -220,6 +220,14 @@ def waiting_for_a_lock(database: Conninfo) -> bool:
         return connection.run(waiting).fetchone() == (1,)
 
 
+def test_rows_with_more_values_than_a_statement_takes_are_added(store: Store) -> None:
+    """As by an import of accounts with many identities each."""
+    with store.write() as tx:
+        user_id = tx.add_user(Newcomer("a@example.org", "A")).id
+        tx.add_identities([Identity(user_id, f"p{n}", ISSUER, "7") for n in range(11_000)])
+        assert len(tx.identities_of(user_id)) == 11_000
+
+
 def test_an_error_rolls_everything_back(store: Store) -> None:
     with suppress(NotFound), store.write() as tx:
         tx.audit(SYSTEM, "tried")
@@ -358,6 +366,7 @@ def test_a_running_service_refuses_a_database_that_was_moved_at_its_next_connect
     [
         ("53100", "the disk of the server is full"),
         ("53200", "is short of memory"),
+        ("54000", "does not take a value of that length"),
         ("58030", "has trouble with its machine"),
         ("XX001", "is damaged"),
     ],
@@ -519,6 +528,14 @@ def test_no_limit_of_whole_transactions_ends_one_that_copies_everything(store: S
         tx._run("SELECT pg_sleep(0.5)")
     with pytest.raises(StoreUnusable, match="transaction timeout"), store.write() as tx:
         tx._run("SELECT pg_sleep(0.5)")
+
+
+def test_a_reader_may_pause_whatever_the_role_is_set_to(database: Conninfo) -> None:
+    """As an export does into a program that reads slowly."""
+    name = postgres.name_of(database)
+    postgres.run(f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '50ms'")
+    with closing(open_store(database)) as store, store.read() as tx:
+        assert tx._connection.run("SHOW idle_in_transaction_session_timeout").fetchone() == ("30min",)
 
 
 def test_the_server_looks_for_machines_that_are_gone(store: Store) -> None:

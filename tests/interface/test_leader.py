@@ -17,11 +17,13 @@ from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 
 from usersctl.clock import stamp
+from usersctl.errors import StoreUnusable
 from usersctl.models import User
 from usersctl.service import Service
 from usersctl.store.locks import Locks
-from usersd.background import leader, scheduler
+from usersd.background import leader, mailer, scheduler
 from usersd.background.leader import Leader
+from usersd.background.mailer import Mailer
 from usersd.log import Log
 
 
@@ -124,6 +126,28 @@ def test_an_error_that_nobody_foresaw_is_logged_and_does_not_end_the_leader(
     clock.move(minutes=1)
     wait_for(lambda: two.events("cleanup-tokens"))
     assert ["RuntimeError: odd" in line["trace"] for line in two.events("error")] == [True]
+
+
+def test_trouble_that_lasts_is_logged_once_by_what_sends_emails(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a server takes no more connections."""
+    monkeypatch.setattr(mailer, "AFTER_AN_ERROR", 0.0)
+    stream, answers = io.StringIO(), iter("aab-b")
+    sender = Mailer(
+        two.service.outbox, log=Log(stream, as_json=True, now=two.service.now), look_every=0.0, name="email"
+    )
+
+    def work() -> None:
+        answer = next(answers, "")
+        if not answer:
+            sender.end()
+        elif answer != "-":
+            raise StoreUnusable(answer)
+
+    monkeypatch.setattr(type(two.service.outbox), "work", lambda _outbox: work())
+    sender.run()
+    assert [json.loads(line)["waiting"] for line in stream.getvalue().splitlines()] == ["a", "b", "b"]
 
 
 def test_the_leader_deletes_accounts_whose_time_to_undo_is_over(

@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Context
 
 from usersctl.cli.questions import invocation
+from usersctl.cli.show.cells import to_json
 from usersctl.config.sources import refuse_password
 from usersctl.config.values import BadValue, database
 from usersctl.errors import Invalid
@@ -38,7 +39,9 @@ def move(
     as_json = {"from": source.name, "to": name, "accounts": counts["users"], "rows": sum(counts.values())}
     accounts = counted(counts["users"], "account")
     run.out.result(f"Moved {accounts} to {name}: {seconds} s", as_json | {"seconds": seconds})
-    run.out.note(f'Now set database = "{name}", and start the daemon again. {source.name} is marked as moved')
+    run.out.note(
+        f"Now set database = {to_json(name)}, and start the daemon again. {source.name} is marked as moved"
+    )
     if counts["totp_secrets"] and not run.loaded.settings.secret_keys:
         apps = counted(counts["totp_secrets"], "authenticator app")
         run.out.note(f"The key of {apps} is in the file users.key: set auth.secretKey to what it holds")

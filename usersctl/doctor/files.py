@@ -107,7 +107,10 @@ def schema(installation: Installation) -> Result:
         return warning(str(installation.opened), installation.command("db migrate"))
     missing = installation.query(lambda tx: tx.missing_parts())
     if missing:
-        return problem(f"{', '.join(sorted(missing))} missing", installation.command("db restore FILE"))
+        mend = installation.command("db restore FILE")
+        if installation.is_on_server:  # there a restore could not keep what it replaces
+            mend = "createdb NAME; usersctl db restore FILE --db CONNINFO"
+        return problem(f"{', '.join(sorted(missing))} missing", mend)
     return ok("all tables, indexes and triggers exist")
 
 

@@ -36,8 +36,9 @@ def search(installation: Installation) -> Result:
         return ok("by the index of pg_trgm")
     from usersctl.store.postgres.dialect import INDEX_OF_WORDS  # late: a database in a file does without
 
-    mend = INDEX_OF_WORDS
-    if not server.has_trigrams:
+    schema = server.schema_of_trigrams
+    mend = INDEX_OF_WORDS.format(f"{schema}." if schema else "")
+    if not schema:
         mend = f"as a superuser: CREATE EXTENSION pg_trgm, of PostgreSQL's contributed modules; then: {mend}"
     return hint("without an index by pg_trgm, a search reads all users", mend)
 

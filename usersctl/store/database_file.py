@@ -105,7 +105,9 @@ def replaced(path: Path) -> str:
 
 
 def moved(name: str, moved_to: str) -> OtherVersion:
-    hint = f'set database = "{moved_to}", and start again; what is here is as it was then'
+    import json  # late: most commands need none of it
+
+    hint = f"set database = {json.dumps(moved_to, ensure_ascii=False)}, and start again; what is here is as it was then"
     return OtherVersion(f"{name} was moved to {moved_to}", hint=hint)
 
 

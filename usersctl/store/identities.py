@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 from usersctl.errors import Taken
 from usersctl.models import OAUTH, Identity, Link, User
@@ -43,10 +42,8 @@ class Identities(Statements):
         """
         if not identities:
             return
-        rows = ", ".join([f"({places(Identity._fields)})"] * len(identities))
-        values: list[Any] = [value for identity in identities for value in identity]
-        added = self._run(f"INSERT INTO identities ({_COLUMNS}) VALUES {rows} ON CONFLICT DO NOTHING", values)
-        if added.rowcount < len(identities):
+        added = self._insert_rows("identities", Identity._fields, identities, "ON CONFLICT DO NOTHING")
+        if added < len(identities):
             raise Taken("This account of the provider is linked already")
         of_oauth = (identity.user_id for identity in identities if identity.provider == OAUTH)
         self._copy_oauth_id(of_oauth, at=None if of_new else self.now_text)

@@ -18,7 +18,7 @@ class Server(NamedTuple):
     milliseconds: int  # since 1970, by its clock
     may_create: bool
     foreign_tables: int  # that the role does not own
-    has_trigrams: bool
+    schema_of_trigrams: str | None  # of the extension pg_trgm
     is_indexed: bool  # for searches
     is_standby: bool
     is_durable: bool  # a crash loses no commit

@@ -71,15 +71,22 @@ class Statements:
         names = ", ".join(row)
         return self._run(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)}) {ending}", row)
 
-    def _insert_rows(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Many by one statement: each statement writes to the table of AUTOINCREMENT, which takes longer than its row."""
-        row = f"({places(names)})"
+    def _insert_rows(
+        self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]], ending: str = ""
+    ) -> int:
+        """Many by one statement: each statement writes to the table of AUTOINCREMENT, which takes longer than its row.
+
+        Not all by one, because a statement takes only so many values. Returns how many there are now.
+        """
+        row, count = f"({places(names)})", 0
         for start in range(0, len(rows), ROWS_OF_A_STATEMENT):
             some = rows[start : start + ROWS_OF_A_STATEMENT]
             values = [value for each in some for value in each]
-            self._run(
-                f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * len(some))}", values
+            statement = (
+                f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * len(some))} {ending}"
             )
+            count += self._run(statement, values).rowcount
+        return count
 
     def _delete_some(self, table: str, key: str, condition: str, *values: Any) -> int:
         """`condition` ends with a LIMIT: other writers wait for a delete. Returns how many rows it found."""

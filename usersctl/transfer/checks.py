@@ -25,6 +25,7 @@ from usersctl.passwords import check_hash, check_password
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SECRETS = ("password", "password_hash")
+MOST_OF_SUBJECT = 255  # as OpenID Connect has it, and a sign-in takes
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
@@ -54,6 +55,12 @@ def _issuer(name: str, value: str) -> str:
     return value
 
 
+def _subject(name: str, value: str) -> str:
+    if len(value) > MOST_OF_SUBJECT:
+        raise Invalid(f"{name} has more than {MOST_OF_SUBJECT} characters", value=value)
+    return value
+
+
 def provider_name(value: str) -> str:
     if not PROVIDER_NAME.fullmatch(value):
         raise Invalid(f"{value[:40]!r} is no name of a provider")
@@ -70,7 +77,7 @@ _CHECKS: dict[str, Callable[[str], Any]] = {
     "password_hash": check_hash,
     "created_at": partial(_time, "created_at"),
     "last_login_at": partial(_time, "last_login_at"),
-    "oauth_id": str,
+    "oauth_id": partial(_subject, "oauth_id"),
     "oauth_issuer": partial(_issuer, "oauth_issuer"),
     "profile_picture": _picture,
     "password": str,
@@ -83,7 +90,7 @@ IMPORTED = (*COLUMNS, "password")
 _CHECKS_OF_IDENTITY: dict[str, Callable[[str], Any]] = {
     "provider": provider_name,
     "issuer": partial(_issuer, "the issuer of an identity"),
-    "subject": str,
+    "subject": partial(_subject, "the subject of an identity"),
     "email": normal_email,
     "linked_at": partial(_time, "linked_at"),
 }

@@ -48,11 +48,12 @@ class Mailer(threading.Thread):
         self.wake()
 
     def run(self) -> None:
-        due = self._outbox.committed
+        due, problem = self._outbox.committed, ""
         while not self._stopping:
             due.clear()
             try:
                 attempt = self._outbox.work()
+                problem = ""
                 if attempt is None:
                     if due.wait(self._outbox.seconds_until_due(self._look_every)):
                         time.sleep(AFTER_THE_RESPONSE)
@@ -60,7 +61,9 @@ class Mailer(threading.Thread):
                 name, fields = attempt.for_log()
                 self._log.event(name, **fields)
             except UsersError as error:
-                self._log.event(self._what, waiting=str(error))
+                if str(error) != problem:  # once, and not every two seconds for as long as it lasts
+                    problem = str(error)
+                    self._log.event(self._what, waiting=problem)
                 due.wait(AFTER_AN_ERROR)
             except Exception as error:  # noqa: BLE001 - the thread must live to send the next one
                 self._log.error(error)

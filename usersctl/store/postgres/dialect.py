@@ -75,10 +75,15 @@ _COUNT = re.compile(r"UPDATE (\w+) SET (\w+) = \2 ([+-]) 1\s+WHERE (.*?);", re.D
 # A million users are found by three characters of their names. The extension comes with PostgreSQL, and a server may
 # refuse it: then a search reads all of them.
 _IF_POSSIBLE = "DO $$ BEGIN {}; EXCEPTION WHEN OTHERS THEN NULL; END $$"
-INDEX_OF_WORDS = "CREATE INDEX users_by_words ON users USING gin (substr(search_text, 3) gin_trgm_ops)"
+# `{}`: the schema of the extension, which need not be on the search path.
+INDEX_OF_WORDS = "CREATE INDEX users_by_words ON users USING gin (substr(search_text, 3) {}gin_trgm_ops)"
+_MAKE_INDEX = (
+    f"EXECUTE format('{INDEX_OF_WORDS.format('%s.')}',"
+    " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'))"
+)
 SEARCH = (
     _IF_POSSIBLE.format("CREATE EXTENSION IF NOT EXISTS pg_trgm"),
-    _IF_POSSIBLE.format(INDEX_OF_WORDS),
+    _IF_POSSIBLE.format(_MAKE_INDEX),
 )
 # `moved_to`: where the content went, which makes this database one that nothing opens.
 _INSTALLATION = (

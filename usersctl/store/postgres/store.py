@@ -16,7 +16,7 @@ from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, m
 from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.locks import ServerLocks
-from usersctl.store.postgres.transaction import APPLICATION, PostgresTransaction
+from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction
 from usersctl.store.progress import Progress, unwatched
 from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
@@ -42,18 +42,24 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "53300": "takes no more connections",
     "57014": "takes too long",
     "42501": "does not let this user do that",
-    "42P01": "is not whole: restore a backup",
+    "42P01": "is not whole",
+    "42703": "is not whole",
     "25006": "is read-only",
     "2BP01": "has something of others that depends on its tables",
     "42P06": "has a schema of the name that new tables need",
     "3F000": "has no schema for the tables: see search_path",
     "53": "is short of memory, disk or connections",
+    "54": "does not take a value of that length",
     "58": "has trouble with its machine: see its log",
     "XX": "has a fault, or is damaged: see its log",
 }
 _LOCKED = "if it goes on, look for a session that holds a lock: SELECT pid, usename, state, query FROM pg_stat_activity"
+# What is there cannot be kept, as a restore does first.
+_ANOTHER = "restore a backup to a new database, made with: createdb NAME"
 _HINTS = {
     "57014": _LOCKED,
+    "42P01": _ANOTHER,
+    "42703": _ANOTHER,
     "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
     "42P06": "drop that schema, or give it another name",
@@ -68,6 +74,8 @@ TAKES_LONG = (
 )
 _SESSION = (
     f"SET client_encoding = 'UTF8'; SET jit = off; SET bytea_output = 'hex'; SET statement_timeout = '{SLOW}s';"
+    # An export may wait for its reader.
+    " SET idle_in_transaction_session_timeout = '30min';"
     # By which those that still use a database that was moved are found, whatever the conninfo says.
     f" SET application_name = '{APPLICATION}';"
     # Whatever the database or the role is set to: a writer that waited for another one sees what that one has done, and
@@ -75,6 +83,9 @@ _SESSION = (
     " SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on;"
     # Within half a minute the server knows of a machine that is gone, and frees its locks.
     " SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;"
+    # Tables of the same names, in a schema that has come before ours since, are others'.
+    " SELECT set_config('search_path', quote_ident(nspname) || ', ' || current_setting('search_path'), false)"
+    f" FROM pg_namespace WHERE oid = {HOME};"
     " SELECT pg_backend_pid(), CAST(current_setting('server_version_num') AS INT), current_setting('server_encoding')"
 )
 
@@ -105,11 +116,20 @@ class PostgresStore(Store):
         with connection.patient(LONGEST), self._transaction(connection, _begin(UPGRADE, alone=True)):
             version = self._version_on(connection)
             if version is None:
+                self._refuse_another_service(connection)
                 for statement in (*dialect.schema(), *dialect.SEARCH):
                     connection.run(statement)
                 self.made = True
             elif version < VERSION:  # else another process was quicker
                 self._renew(connection)
+
+    def _refuse_another_service(self, connection: Connection) -> None:
+        """The locks and notices of a database are of one service: of two, one would send no emails."""
+        if schema := PostgresTransaction(connection).another_home():
+            hint = (
+                "name a database of its own, made with: createdb NAME; if it is this service, see search_path"
+            )
+            raise StoreUnusable(f"{self.name} has a service already, in the schema {schema}", hint=hint)
 
     def _renew(self, connection: Connection) -> None:
         """Makes each table again as schema.sql has it, with all rows and all columns that both versions have."""
@@ -233,6 +253,7 @@ class PostgresStore(Store):
         with self.write() as tx:
             self.whole()
             self._refuse_content(tx)
+            self._refuse_another_service(self._connection())
             yield NewTables(self._connection())
 
     def _refuse_content(self, tx: Transaction) -> None:

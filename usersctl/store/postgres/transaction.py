@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from usersctl.errors import StoreUnusable
+from usersctl.store.content import tables
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
 from usersctl.store.transaction import Transaction
@@ -85,15 +87,25 @@ class PostgresTransaction(Transaction):
     # --- the database as a whole ---
 
     def parts(self) -> set[str]:
-        """The names of tables, indexes, triggers and constraints that work, of the schema of our tables."""
+        """The names of tables, columns, indexes, triggers and constraints that work, of the schema of our tables."""
         parts = self._run(
             f"SELECT relname FROM pg_class WHERE relnamespace = {HOME}"
             " AND oid NOT IN (SELECT indexrelid FROM pg_index WHERE NOT indisvalid)"
             f" UNION SELECT conname FROM pg_constraint WHERE connamespace = {HOME}"
             " UNION SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
             f" WHERE relnamespace = {HOME} AND NOT tgisinternal AND tgenabled <> 'D'"
+            " UNION SELECT relname || '.' || attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            f" WHERE relnamespace = {HOME} AND NOT attisdropped"
         )
         return {name for (name,) in parts}
+
+    def another_home(self) -> str | None:
+        """The schema of tables like ours, of another service in this database."""
+        statement = (
+            "SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+            f" WHERE relname = 'audit_head' AND relkind = 'r' AND relnamespace <> {HOME}"
+        )
+        return self._value(str, statement)
 
     def server(self) -> Server:
         facts = self._run(
@@ -102,7 +114,7 @@ class PostgresTransaction(Transaction):
             " AND has_database_privilege(current_database(), 'CREATE'),"
             f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relkind = 'r'"
             " AND NOT pg_has_role(relowner, 'USAGE')),"
-            " EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
+            " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
             " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
@@ -118,7 +130,8 @@ class PostgresTransaction(Transaction):
         return Server(*facts, *min(limits, key=lambda limit: limit[1] - limit[2]))
 
     def missing_parts(self) -> set[str]:
-        return dialect.names() - self.parts()
+        columns = {f"{table}.{name}" for table, names in tables().items() for name in names}
+        return (dialect.names() | columns) - self.parts()
 
     def last_ids(self) -> dict[str, int]:
         given = self._run(
@@ -147,12 +160,20 @@ class PostgresTransaction(Transaction):
     def end_other_connections(self, installation: str = "installation") -> None:
         """Those of this service, also of changes that wait for this one. A new connection waits for the end of this
         transaction before it reads the version or the mark."""
+        from usersctl.store.postgres.driver import ServerError  # late: it needs psycopg
+
         self._connection.run(f"LOCK TABLE {installation} IN ACCESS EXCLUSIVE MODE")
-        self._run(
-            "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = ?)",
-            (APPLICATION,),
-        )
+        try:
+            self._run(
+                "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid() AND (usename = current_user OR application_name = ?)",
+                (APPLICATION,),
+            )
+        except ServerError as error:
+            if error.state != "42501":
+                raise
+            problem = f"The connections of daemons with another role cannot be ended: {error}"
+            raise StoreUnusable(problem, hint="stop these daemons first") from None
 
     @contextmanager
     def _readable(self, _errors: str = "") -> Iterator[None]:
