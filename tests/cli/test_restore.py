@@ -469,6 +469,24 @@ def test_restore_does_not_write_to_an_unreadable_database(usersctl: Command, ada
     assert emails(usersctl.database) == [ada.email]
 
 
+@pytest.mark.sqlite  # a file of which a part is missing
+@pytest.mark.parametrize(
+    ("table", "column", "command"),
+    [("users", "profile_picture", "list"), ("audit", "origin", "create bob@example.com --generate")],
+)
+def test_a_database_that_lacks_a_column_is_restored_after_it_is_moved_away(
+    usersctl: Command, ada: User, table: str, column: str, command: str
+) -> None:
+    saved(usersctl)
+    by_hand(usersctl.database, f"ALTER TABLE {table} DROP COLUMN {column}")
+    done = usersctl(*command.split())
+    assert (done.code, "is not whole" in done.stderr) == (6, True)
+    for file in usersctl.folder.glob("users.db*"):
+        file.rename(file.with_suffix(".broken"))
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert emails(usersctl.database) == [ada.email]
+
+
 @pytest.mark.sqlite  # the log of a file
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_restore_refuses_a_leftover_log_of_a_missing_database(

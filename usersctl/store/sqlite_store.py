@@ -349,7 +349,7 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
             primary = sqlite3.SQLITE_READONLY
     if primary == sqlite3.SQLITE_CORRUPT:
         return damaged(path)
-    if str(error).startswith("no such table"):
+    if str(error).startswith(("no such table", "no such column")) or "has no column named" in str(error):
         return damaged(path, f"is not whole ({error})")
     problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
