@@ -72,7 +72,10 @@ _CHANGES: dict[str, Change] = {
     MANAGEMENT,
     schemas.model("BulkChanged", {"changed": schemas.integer(2, minimum=0)}),
     BulkChange,
-    refusals={404: "One of the users, or the group, does not exist. Nothing is changed."},
+    refusals={
+        404: "One of the users, or the group, does not exist. Nothing is changed.",
+        429: "Too many invitations to one of the users. Nothing is changed.",
+    },
 )
 def change(request: Request, service: Service) -> dict[str, Any]:
     """Change many users. All of them, or none; answers with the number of users that this changed."""
