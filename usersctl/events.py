@@ -115,6 +115,7 @@ _ENDS_SESSIONS_WITH = {
     "link": ("password_replaced", "ended"),
 }
 _MAY_CHANGE_ACTIVE = ("import-update", "not-me", "update")
+_BESIDE_ACTIVE = ("name", "role", "linked", "password")  # what else a row of an import changed
 
 
 def events_of(action: str, details: Mapping[str, Any]) -> tuple[str, ...]:
@@ -124,5 +125,7 @@ def events_of(action: str, details: Mapping[str, Any]) -> tuple[str, ...]:
     if any(map(details.get, _ENDS_SESSIONS_WITH.get(action, ()))):
         events += (SESSION_REVOKED,)
     if action in _MAY_CHANGE_ACTIVE and "active" in details:
+        if action == "import-update" and not any(map(details.get, _BESIDE_ACTIVE)):
+            events = ()
         events += (USER_ACTIVATED if details["active"] else USER_DEACTIVATED,)
     return events

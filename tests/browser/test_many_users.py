@@ -169,7 +169,7 @@ def test_the_choice_outlives_a_refusal_and_a_lost_connection_promises_nothing(ad
     for name in ("grace", "user00"):
         box(ada, name).check()
     acts(ada, "Invite again")
-    ada.sees("Nothing has been changed.")
+    ada.sees("grace@example.com needs no invitation. Nothing has been changed.")
     ada.sees("Chosen: 2")
     ada.offline = True
     ada.page.route("**/api/users/bulk", lambda route: route.abort())

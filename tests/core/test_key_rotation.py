@@ -1,6 +1,7 @@
 """All secrets are sealed anew while others write and read; wherever it is killed, each secret opens."""
 
 import threading
+from base64 import b32decode
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,8 +11,10 @@ from support import postgres
 from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import SECRET_KEY
 from support.factors import SEED, add_authenticator_apps, opened_secrets
+from support.fakes import FakeClock
 from support.killed import folders_after_kills
 from support.tables import audit, query
+from support.web import Site
 
 from usersctl.config import Settings
 from usersctl.errors import KeyUnusable
@@ -109,6 +112,19 @@ def test_without_any_secret_a_rotation_makes_a_key(service: Service) -> None:
     assert len(service.sealer.file.keys()) == 1
     assert service.key_rotation.run(by=OPERATOR) == Rotated(0, 0)
     assert len(service.sealer.file.keys()) == 2
+
+
+@pytest.mark.sqlite  # the key of a server is configured
+def test_an_app_that_is_confirmed_after_a_rotation_is_sealed_with_the_new_key(
+    site: Site, clock: FakeClock
+) -> None:
+    client = site.signed_in(site.add())
+    secret = b32decode(client.post("/api/users/me/totp").json["secret"])
+    site.service.key_rotation.run(by=OPERATOR)
+    code = code_at(secret, step_at(clock()))
+    assert client.post("/api/users/me/totp/confirm", {"code": code}).status == 200
+    assert names_of_used_keys(site.service) == {site.service.sealer.names()[0]}
+    assert opened_secrets(site.service) == [secret]
 
 
 def test_a_secret_that_is_replaced_meanwhile_stays_as_it_is(

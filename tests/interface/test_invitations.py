@@ -68,6 +68,28 @@ def test_a_session_that_the_browser_had_ends(site: Site, admin: Client) -> None:
     assert client.get("/api/users/me").json["user"]["email"] == ADA
 
 
+def test_every_request_that_may_send_too_many_invitations_says_so_in_the_description(
+    site: Site, admin: Client
+) -> None:
+    guest_id = admin.post("/api/users/invite", {"email": ADA}).json["user"]["id"]
+    for _ in range(2):
+        send_all(site.service)
+        assert admin.post(f"/api/users/{guest_id}/invite").status == 200
+    send_all(site.service)
+    paths = admin.get("/api/users/openapi.json").json["paths"]
+    one = f"/api/users/{guest_id}"
+    requests: list[tuple[str, str, str, dict[str, object]]] = [
+        ("POST", "/api/users/invite", "/api/users/invite", {"email": ADA}),
+        ("POST", "/api/users/{id}/invite", f"{one}/invite", {}),
+        ("POST", "/api/users/bulk", "/api/users/bulk", {"ids": [guest_id], "action": "invite"}),
+        ("PATCH", "/api/users/{id}", one, {"email": "countess@example.com"}),
+    ]
+    for method, described, path, body in requests:
+        refused = admin.send(method, path, body)
+        assert (refused.status, refused.header("Retry-After")) == (429, "900"), described
+        assert "429" in paths[described][method.lower()]["responses"], described
+
+
 def test_an_invited_address_is_invited_again_and_one_with_an_account_is_refused(
     site: Site, admin: Client
 ) -> None:

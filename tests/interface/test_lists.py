@@ -234,7 +234,8 @@ def test_many_users_are_invited_again_and_their_earlier_links_are_dead(
     reply = admin.get(f"{USERS}?state=invited")
     assert reply.header("X-Invited") == ",".join(str(user["id"]) for user in reply.json["users"])
     refused = bulk(admin, [*guests, some[0]], "invite")
-    assert (refused.status, refused.message) == (400, "This account needs no invitation")
+    # It names which of them.
+    assert (refused.status, refused.message) == (400, f"This account needs no invitation: {some[0].email}")
 
 
 def test_each_of_many_changes_has_a_row_in_the_audit_trail(

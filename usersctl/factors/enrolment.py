@@ -68,7 +68,8 @@ class Factors(NamedTuple):
             sealed, now = tx.begun_totp(session_id, user_id), tx.now
         if sealed is None:
             raise Invalid(NOT_BEGUN)
-        step = totp.matching_step(self.sealer.open(sealed, totp_context(user_id)), code, now)
+        secret = self.sealer.open(sealed, totp_context(user_id))
+        step = totp.matching_step(secret, code, now)
         if step is None:
             raise Invalid("Invalid code")
         with self.store.write() as tx:
@@ -76,6 +77,8 @@ class Factors(NamedTuple):
             user = self.enroller(tx, user_id, by)
             if tx.begun_totp(session_id, user_id) != sealed:
                 raise Invalid(NOT_BEGUN)
+            # By the first key of this moment: a rotation since then must not leave a secret to an older one.
+            sealed = self.sealer.seal(secret, totp_context(user_id))
             # The code that confirms is used: it does not sign in as well.
             if not tx.add_totp(user_id, sealed, step):
                 raise Invalid(HAS_TOTP)

@@ -42,7 +42,8 @@ class Deliveries(Outbox):
         )
 
     def give_up_events(self, before: str, at_most: int) -> int:
-        """Those that nothing sends: of webhooks that ended, or that the configuration has no more."""
+        """Those that nothing sends: of webhooks that ended, or that the configuration has no more. Also those of a receiver that
+        is down, which is asked for few of them."""
         # By the index of what waits, which an order by the id alone would not use.
         old = "webhook > '' AND state = 'waiting' AND created_at < ? ORDER BY +id LIMIT ?"
         events = self._run(f"SELECT {QUEUED} FROM outbox WHERE {old}", (before, at_most)).fetchall()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from usersctl.errors import Forbidden, Invalid
+from usersctl.errors import Forbidden, Invalid, NothingToInvite
 from usersctl.invitations import lifetime_of
 from usersctl.models import Actor, TokenKind
 from usersctl.service import Service
@@ -46,6 +46,13 @@ def _set_active(service: Service, user_ids: list[int], by: Actor, *, active: boo
     return sum(before != after for before, after in changes)
 
 
+def _invite(service: Service, user_ids: list[int], by: Actor) -> int:
+    try:
+        return len(service.invitations.again(user_ids, lifetime_of(None), by=by))
+    except NothingToInvite as error:
+        raise Invalid(f"{error}: {error.value}") from None  # which of them
+
+
 # The number of users that each changes.
 _CHANGES: dict[str, Change] = {
     Action.ACTIVATE: lambda service, users, _, by: _set_active(service, users, by, active=True),
@@ -54,9 +61,7 @@ _CHANGES: dict[str, Change] = {
         map(bool, service.sessions.revoke_all(users, by=by))
     ),
     Action.DELETE: lambda service, users, _, by: len(service.accounts.delete(users, by=by)),
-    Action.INVITE: lambda service, users, _, by: len(
-        service.invitations.again(users, lifetime_of(None), by=by)
-    ),
+    Action.INVITE: lambda service, users, _, by: _invite(service, users, by),
     Action.ADD_GROUP: lambda service, users, group, by: len(service.groups.add(group, users, by=by)),
     Action.REMOVE_GROUP: lambda service, users, group, by: len(service.groups.remove(group, users, by=by)),
 }
@@ -67,7 +72,10 @@ _CHANGES: dict[str, Change] = {
     MANAGEMENT,
     schemas.model("BulkChanged", {"changed": schemas.integer(2, minimum=0)}),
     BulkChange,
-    refusals={404: "One of the users, or the group, does not exist. Nothing is changed."},
+    refusals={
+        404: "One of the users, or the group, does not exist. Nothing is changed.",
+        429: "Too many invitations to one of the users. Nothing is changed.",
+    },
 )
 def change(request: Request, service: Service) -> dict[str, Any]:
     """Change many users. All of them, or none; answers with the number of users that this changed."""

@@ -92,7 +92,14 @@ def read(request: Request, service: Service) -> dict[str, Any]:
     return {"user": service.accounts.get(request.ids["id"]).as_json()}
 
 
-@Operation("updateUser", MANAGEMENT, schemas.USER, UserChanges, refusals=NO_SUCH_USER)
+@Operation(
+    "updateUser",
+    MANAGEMENT,
+    schemas.USER,
+    UserChanges,
+    refusals=NO_SUCH_USER
+    | {429: "Too many invitations to this user, who is invited again at each new address until they accept."},
+)
 def change(request: Request, service: Service) -> dict[str, Any]:
     """Change a user. You cannot change your own `active` (403), and the last active admin cannot be lost (400)."""
     body = UserChanges(request.body)

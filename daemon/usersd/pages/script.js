@@ -65,7 +65,7 @@ let messages;
 async function translated(message) {
   messages ||= await load(addresses.messages).catch(() => null);
   const template = Object.keys(messages || {}).find((key) => key.includes("{") && message.startsWith(key.split("{")[0]));
-  return messages?.[message] || messages?.[template];
+  return messages?.[message] || messages?.[template]?.replace("{text}", () => message.slice(template.indexOf("{")));
 }
 
 function make(tag, className, ...content) {
