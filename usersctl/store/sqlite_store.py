@@ -92,6 +92,15 @@ class SQLiteStore(Store):
         finally:
             connection.set_progress_handler(None, 0)
 
+    def damage(self) -> Damaged | None:
+        try:
+            with self.read() as tx:
+                return damaged(self._path) if tx.broken_page() else None
+        except Damaged as error:
+            return error
+        except (UsersError, sqlite3.Error):
+            return None
+
     def check_writable(self) -> None:
         super().check_writable()
         disk = os.statvfs(self._path.parent)
@@ -326,6 +335,14 @@ _HINTS = {
     sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
     sqlite3.SQLITE_FULL: MAKE_ROOM,
 }
+# The last three come of the index of searches.
+_NOT_WHOLE = (
+    "no such table",
+    "no such column",
+    "vtable constructor failed",
+    "invalid fts5 file format",
+    "SQL logic error",
+)
 
 
 def damaged(path: Path, how: str = "is damaged") -> Damaged:
@@ -349,8 +366,11 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
             primary = sqlite3.SQLITE_READONLY
     if primary == sqlite3.SQLITE_CORRUPT:
         return damaged(path)
-    if str(error).startswith(("no such table", "no such column")) or "has no column named" in str(error):
+    if str(error).startswith(_NOT_WHOLE) or "has no column named" in str(error):
         return damaged(path, f"is not whole ({error})")
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER:  # not one of the schema
+        reason = f"has a trigger that refuses this ({error})"
+        return StoreUnusable(f"{path} {reason}", hint="see: usersctl db verify")
     problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
         problem = "holds text that is not UTF-8"
