@@ -191,6 +191,23 @@ def test_a_foreign_trigger_that_refuses_a_change_is_no_bug(usersctl: Command) ->
 
 
 @pytest.mark.sqlite  # the version in the head of a file
+def test_a_database_that_lost_its_version_is_no_older_deployment(usersctl: Command) -> None:
+    """As by `sqlite3 users.db .dump | sqlite3 new.db`. An upgrade would drop groups, second factors and the trail."""
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    for file in (usersctl.database, usersctl.folder / "saved.db"):
+        _sql(file, "PRAGMA application_id = 0; PRAGMA user_version = 0")
+    verified = usersctl("db", "verify", "saved.db")
+    assert (verified.code, "has lost its version" in verified.stdout) == (7, True)
+    refused = usersctl("create", "bob@example.com", "--generate", "--json")
+    assert (refused.code, "has lost its version" in refused.error["message"]) == (6, True)
+    _, statements, _ = refused.error["hint"].split("'")
+    _sql(usersctl.database, statements)
+    usersctl.ok("db", "verify")
+    assert "ada@example.com" in usersctl.ok("audit").stdout
+
+
+@pytest.mark.sqlite  # the version in the head of a file
 def test_a_database_of_a_newer_version_is_refused(usersctl: Command) -> None:
     usersctl.add("ada")
     _sql(usersctl.database, "PRAGMA user_version = 999")

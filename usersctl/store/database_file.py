@@ -91,12 +91,26 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     tables = {name.lower() for kind, name in parts if kind == "table"}
     if tables and "users" not in tables:
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users", hint=NAME_ANOTHER)
+    if (
+        "audit_head" in tables
+    ):  # of no deployment from before versions: an upgrade would keep the accounts alone
+        raise unversioned(path)
     return 0 if parts else None
 
 
 def newer(name: str, version: int) -> OtherVersion:
     message = f"{name} is of version {version}, this usersctl knows {VERSION}"
     return OtherVersion(message, hint="install the newer usersctl that wrote it")
+
+
+def unversioned(path: Path) -> StoreUnusable:
+    import shlex  # late: hardly ever needed
+
+    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}"
+    hint = (
+        f"if its version was {VERSION}: sqlite3 {shlex.quote(str(path))} '{marks}'; then: usersctl db verify"
+    )
+    return StoreUnusable(f"{path} has lost its version, as in a copy by .dump of sqlite3", hint=hint)
 
 
 def replaced(path: Path) -> str:
