@@ -84,7 +84,8 @@ def database(installation: Installation) -> Result:
     if not isinstance(opened, UsersError) or isinstance(opened, Outdated):
         return ok(str(path))
     if not path.exists():
-        return problem(str(opened), installation.command("db init"))
+        way_on = opened.hint if path.is_symlink() else installation.command("db init")
+        return problem(str(opened), way_on)
     if not os.access(path, os.R_OK):
         return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
     way_on = opened.hint

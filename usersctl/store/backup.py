@@ -214,7 +214,7 @@ class Replacement:
     def run(self, progress: Progress) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
         with closing(open_store(self.copy, clock=self.now)) as source:
-            if isinstance(self.database, Conninfo) or self.database.exists():
+            if isinstance(self.database, Conninfo) or os.path.lexists(self.database):
                 self._replace(source, progress)
             else:
                 self._prepare(source, None)
