@@ -54,7 +54,7 @@ def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[BackupRe
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise _no_room_for(file) from None
-            raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
+            raise StoreUnusable(f"{error.filename or file} cannot be read: {error.strerror}") from None
         try:
             _upgrade(copy)
             report = check(copy, begins, read_only=False)

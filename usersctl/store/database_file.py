@@ -74,6 +74,12 @@ def identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mode
 
 
+def closed_to_this_user(path: Path) -> Path | None:
+    """The first of the database and the files beside it that is there and cannot be read."""
+    files = (Path(f"{path}{end}") for end in ("", "-wal", "-shm"))
+    return next((file for file in files if file.exists() and not os.access(file, os.R_OK)), None)
+
+
 def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     """None for an empty database, 0 for one of a deployment from before versions; raises for one that is newer, was moved, or
     belongs to another program."""

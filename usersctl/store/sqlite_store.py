@@ -360,8 +360,9 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
         hint = f"another process holds {path}; try again when it is done"
         return Busy("The database is busy, please try again", retry_after=2, hint=hint)
     if primary == sqlite3.SQLITE_CANTOPEN and path.exists():
-        if not os.access(path, os.R_OK):
-            return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+        closed = database_file.closed_to_this_user(path)
+        if closed is not None:
+            return StoreUnusable(f"{closed} may not be read by this user", hint="see: usersctl doctor")
         if not os.access(path.parent, os.W_OK):  # SQLite cannot make its files beside it
             primary = sqlite3.SQLITE_READONLY
     if primary == sqlite3.SQLITE_CORRUPT:
