@@ -35,10 +35,12 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
         if no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
             return _open(f"{uri}?immutable=1")
         connection = _open(f"{uri}?mode={'ro' if read_only else 'rw'}")
-    except sqlite3.OperationalError:
-        if not read_only or Path(f"{path}-wal").exists():
+    except sqlite3.OperationalError as error:
+        log = Path(f"{path}-wal")
+        if not read_only or (log.exists() and (log.stat().st_size or not is_without_room(error))):
             raise
-        # A write-ahead log needs a file beside the database, which a read-only disk neither allows nor needs.
+        # A write-ahead log needs a file beside the database, which a read-only disk neither allows nor needs. A full one has no
+        # room for it, and SQLite leaves an empty log there.
         connection = _open(f"{uri}?immutable=1")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")

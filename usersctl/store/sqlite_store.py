@@ -334,6 +334,7 @@ _PROBLEMS = {
 _HINTS = {
     sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
     sqlite3.SQLITE_FULL: MAKE_ROOM,
+    sqlite3.SQLITE_IOERR: MAKE_ROOM,
 }
 # The last three come of the index of searches.
 _NOT_WHOLE = (
