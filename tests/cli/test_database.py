@@ -152,6 +152,24 @@ def test_a_torn_page_is_reported_as_damage_and_not_as_a_bug(usersctl: Command) -
 
 
 @pytest.mark.sqlite  # a damaged file
+def test_an_older_database_with_a_torn_page_is_not_upgraded_and_called_damaged(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    _sql(usersctl.database, "PRAGMA user_version = 7")
+    _tear(usersctl.database, "users")
+    before = usersctl.database.read_bytes()
+    for words in (["db", "migrate"], ["create", "bob@example.com", "--generate"]):
+        done = usersctl(*words)
+        assert (done.code, f"{usersctl.database} is damaged" in done.stderr) == (6, True), done
+    assert usersctl.database.read_bytes()[100:] == before[100:]
+    assert not list(usersctl.folder.glob("*.before-*"))
+    refused = usersctl("db", "restore", "saved.db", "--yes", "--json")
+    assert refused.error["hint"].startswith("nothing was replaced; stop the daemon, move ")
+    usersctl.database.unlink()
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+
+
+@pytest.mark.sqlite  # a damaged file
 def test_a_torn_end_of_the_trail_is_found_and_restored(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("db", "backup", "saved.db")

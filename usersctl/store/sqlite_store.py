@@ -66,7 +66,12 @@ class SQLiteStore(Store):
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
-        self.made, self.migrated = upgrade_database(connection, self._path)
+        try:
+            self.made, self.migrated = upgrade_database(connection, self._path)
+        except sqlite3.IntegrityError as error:
+            if self._version_on(connection):  # rows that our own tables held do not fit into them
+                raise damaged(self._path) from error
+            raise
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
