@@ -54,7 +54,7 @@ def main() -> None:
             run.out.interrupted(*interrupt.args)
         code = ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - every error becomes one line, and the trace with --debug
-        code = _report(run, error)
+        code = _report(run, run.explained(error))
         if run.options.debug:
             import traceback
 

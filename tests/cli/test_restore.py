@@ -487,6 +487,32 @@ def test_a_database_that_lacks_a_column_is_restored_after_it_is_moved_away(
     assert emails(usersctl.database) == [ada.email]
 
 
+def test_the_way_to_what_is_wrong_with_a_backup_works_for_a_name_with_a_blank(usersctl: Command) -> None:
+    (usersctl.folder / "a backup.db").write_bytes(b"")
+    refused = usersctl("db", "restore", "a backup.db", "--yes", "--json")
+    assert refused.error["hint"] == "see: usersctl db verify 'a backup.db'"
+
+
+@pytest.mark.sqlite  # a link in the place of a file
+def test_a_link_to_a_missing_disk_is_not_replaced_and_its_way_on_works(usersctl: Command, ada: User) -> None:
+    saved(usersctl)
+    for path in usersctl.folder.glob("users.db*"):
+        path.unlink()
+    usersctl.database.symlink_to("/nowhere/users.db")
+    link, way_on = (
+        f"{usersctl.database} is a link to /nowhere/users.db, where no file is",
+        "else remove the link",
+    )
+    refused = usersctl("db", "restore", "saved.db", "--yes", "--json")
+    assert (refused.code, refused.error["message"]) == (6, link)
+    assert refused.error["hint"] == f"nothing was replaced; its disk may be missing; {way_on}"
+    (found,) = [line for line in usersctl("doctor").rows if line[0] == "database"]
+    assert found == ["database", "problem", link, f"its disk may be missing; {way_on}"]
+    usersctl.database.unlink()
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    assert emails(usersctl.database) == [ada.email]
+
+
 @pytest.mark.sqlite  # the log of a file
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_restore_refuses_a_leftover_log_of_a_missing_database(

@@ -198,6 +198,31 @@ def test_a_database_that_its_owner_cannot_write_is_a_problem(doctor: Doctor, tmp
 
 
 @pytest.mark.sqlite  # modes of files
+def test_a_log_that_cannot_be_read_is_not_to_be_moved_away(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold the newest changes."""
+    doctor.service.close()
+    log, real, real_connect = tmp_path / "users.db-wal", os.access, sqlite3.connect
+    log.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != log and real(path, mode))
+
+    def connect(*values: Any, **keywords: Any) -> sqlite3.Connection:
+        if not os.access(log, os.R_OK):
+            error = sqlite3.OperationalError("unable to open database file")
+            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise error
+        return real_connect(*values, **keywords)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    message = f"{log} may not be read by this user"
+    assert doctor.finds("database") == ("problem", message, f"chmod u+rw {log}")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert doctor.finds("database")[:2] == ("problem", message)
+    assert doctor.finds("database")[2].startswith("sudo -u root usersctl doctor")
+
+
+@pytest.mark.sqlite  # modes of files
 def test_a_database_that_this_owner_cannot_write_is_a_problem_whatever_its_mode(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

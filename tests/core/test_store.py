@@ -371,6 +371,10 @@ def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how
     assert as_nobody(how, path) == f"{path} cannot be opened: Permission denied"
     path.parent.chmod(0o755)
     assert as_nobody(how, path) == f"{path} may not be read by this user"
+    path.chmod(0o644)
+    log = Path(f"{path}-wal")  # whose changes would be lost with it
+    log.touch(0o600)
+    assert as_nobody(how, path) == f"{log} may not be read by this user"
 
 
 def test_a_store_that_is_opened_for_reading_cannot_be_written(

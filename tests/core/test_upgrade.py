@@ -29,13 +29,13 @@ from support.postbox import last_link
 from werkzeug.security import generate_password_hash
 
 from usersctl.clock import moment, stamp, utc_now
-from usersctl.errors import Invalid, StoreUnusable, Unauthenticated
+from usersctl.errors import Busy, Invalid, StoreUnusable, Unauthenticated
 from usersctl.fields import lookup_key
 from usersctl.models import Client, User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.service import Service
-from usersctl.store import upgrade
+from usersctl.store import database_file, upgrade
 from usersctl.store.backup import check, checked_copy
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -162,6 +162,20 @@ def test_an_upgraded_database_has_the_layout_of_a_new_one(path: Path, tmp_path: 
     with closing(sqlite3.connect(path)) as db:
         columns = {name for (name,) in db.execute("SELECT name FROM pragma_table_info('users')")}
     assert {"oauth_id", "profile_picture", "last_login_at"} <= columns
+
+
+def test_an_old_database_that_its_application_reads_is_not_upgraded_and_the_way_on_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(path, OLD, old_row())
+    monkeypatch.setattr(database_file, "BUSY_SECONDS", 0.1)
+    with closing(sqlite3.connect(path)) as application:
+        application.execute("BEGIN")
+        application.execute("SELECT * FROM users").fetchall()
+        with pytest.raises(Busy, match="in use by another process") as refused:
+            open_store(path)
+    assert refused.value.hint == "stop the daemon, or the application that has it open, and try again"
+    migrated(path)
 
 
 def test_an_upgrade_leaves_other_tables_alone(path: Path) -> None:

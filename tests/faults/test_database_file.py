@@ -177,6 +177,28 @@ def test_a_database_on_a_full_disk_is_read_and_not_written_until_there_is_room(
 
 
 @pytest.mark.slow
+@pytest.mark.sqlite  # the disk of a file
+def test_a_database_that_no_process_has_open_is_saved_from_a_full_disk(
+    tmp_path: Path, usersctl: Command
+) -> None:
+    """SQLite has no room there for the file that readers of a write-ahead log share."""
+    with small_disk(tmp_path) as disk:
+        usersctl.env["USERS_DATABASE"] = str(disk / "users.db")
+        usersctl.ok("create", "ada@example.com", "--generate")
+        with no_room(disk):
+            for _ in range(2):
+                assert len(usersctl.ok("list").rows) == 1
+            saved = usersctl.ok("db", "backup", usersctl.folder / "saved.db")
+            assert "The backup is complete, but not in the audit trail" in saved.stderr
+            refused = usersctl("create", "bob@example.com", "--generate", "--json")
+            assert (refused.code, "make room on that disk" in refused.error["hint"]) == (6, True)
+            restore = usersctl("db", "restore", usersctl.folder / "saved.db", "--yes", "--json")
+            assert restore.error["hint"].startswith("nothing was replaced; make room on that disk")
+        usersctl.ok("create", "bob@example.com", "--generate")
+        usersctl.ok("db", "verify")
+
+
+@pytest.mark.slow
 def test_a_full_temporary_folder_says_nothing_of_the_backup_and_replaces_nothing(
     tmp_path: Path, usersctl: Command
 ) -> None:

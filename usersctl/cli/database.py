@@ -264,7 +264,10 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
 
 
 def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> NoReturn:
-    message, hint = f"{file} is not sound, and was not restored", f"see: usersctl db verify {file}"
+    import shlex  # late: hardly ever needed
+
+    message = f"{file} is not sound, and was not restored"
+    hint = f"see: usersctl db verify {shlex.quote(str(file))}"
     problems = [problem._asdict() for problem in report.problems]
     run.out.error(StoreUnusable(message), code=StoreUnusable.code, hint=hint, problems=problems)
     raise typer.Exit(ExitCode.UNUSABLE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from usersctl.cli.options import take
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.output import Output
+from usersctl.errors import UsersError
 from usersctl.text import counted
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ class Invocation:
             kept = store.migrated.backup and f"; the old file is kept as {store.migrated.backup}"
             self.out.note(f"Migrated {store.name} with {accounts}{kept or ''}")
         return store
+
+    def explained(self, error: Exception) -> Exception:
+        """The damage of the database, if an error that nobody expected may have come of it."""
+        if self._store is None or isinstance(error, UsersError | OSError):
+            return error
+        return self._store.damage() or error
 
     def close(self) -> None:
         if self._store is not None:

@@ -14,7 +14,7 @@ from usersctl.doctor.installation import Installation, Result, UncheckedError, h
 from usersctl.errors import Damaged, Outdated, UsersError
 from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
-from usersctl.store.database_file import replaced
+from usersctl.store.database_file import closed_to_this_user, replaced
 from usersctl.text import with_options
 
 LARGE_LOG = 64 * 1024 * 1024
@@ -84,9 +84,14 @@ def database(installation: Installation) -> Result:
     if not isinstance(opened, UsersError) or isinstance(opened, Outdated):
         return ok(str(path))
     if not path.exists():
-        return problem(str(opened), installation.command("db init"))
-    if not os.access(path, os.R_OK):
-        return problem(str(opened), f"sudo -u {_user(path.stat().st_uid)} {installation.command('doctor')}")
+        way_on = opened.hint if path.is_symlink() else installation.command("db init")
+        return problem(str(opened), way_on)
+    closed = closed_to_this_user(path)
+    if closed is not None:
+        owner = closed.stat().st_uid
+        if owner == os.geteuid():
+            return problem(str(opened), f"chmod u+rw {shlex.quote(str(closed))}")
+        return problem(str(opened), f"sudo -u {_user(owner)} {installation.command('doctor')}")
     way_on = opened.hint
     if way_on is None or isinstance(opened, Damaged):
         way_on = replaced(path)

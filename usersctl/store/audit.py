@@ -223,8 +223,9 @@ class Audit(Statements):
         return self._first(_row_of, f"SELECT {_AUDIT} FROM audit ORDER BY id DESC LIMIT 1")
 
     def audit_head(self) -> chain.Head | None:
-        """The expected row count and last hash of the trail; None if the row was removed."""
-        return self._first(chain.Head._make, "SELECT n, hash FROM audit_head")
+        """The expected row count and last hash of the trail; None if the row was removed, or is damaged."""
+        head = self._first(chain.Head._make, "SELECT n, hash FROM audit_head")
+        return head if head and isinstance(head.rows, int) and isinstance(head.hash, bytes) else None
 
     def check_audit(self, expected: bytes | None = None, progress: Progress = unwatched) -> chain.ChainResult:
         """Checks every row against the chain."""

@@ -54,7 +54,7 @@ def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[BackupRe
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise _no_room_for(file) from None
-            raise StoreUnusable(f"{file} cannot be read: {error.strerror}") from None
+            raise StoreUnusable(f"{error.filename or file} cannot be read: {error.strerror}") from None
         try:
             _upgrade(copy)
             report = check(copy, begins, read_only=False)
@@ -214,7 +214,7 @@ class Replacement:
     def run(self, progress: Progress) -> Path | None:
         """Returns the file that keeps the replaced content, if there was any."""
         with closing(open_store(self.copy, clock=self.now)) as source:
-            if isinstance(self.database, Conninfo) or self.database.exists():
+            if isinstance(self.database, Conninfo) or os.path.lexists(self.database):
                 self._replace(source, progress)
             else:
                 self._prepare(source, None)

@@ -43,7 +43,7 @@ def link(before: bytes, row: Sequence[Any]) -> bytes:
     """`row`: all columns but the hash. It includes the id, so that two rows cannot be swapped."""
     import hashlib  # late: commands that only read do without
 
-    values = [_AS_JSON[type(value)](value) for value in row]
+    values = [_AS_JSON.get(type(value), repr)(value) for value in row]  # of another type in a damaged row
     return hashlib.sha256(before + f"[{','.join(values)}]".encode()).digest()
 
 

@@ -95,6 +95,11 @@ def _schema(connection: sqlite3.Connection) -> Iterator[str]:
     ours = {name for kind, name in expected if kind == "table"} | _OF_THE_INDEX
     changed = _changed_with(ours, connection)
     actual = _parts(connection)
+    tables = {
+        name for (name,) in connection.execute("SELECT lower(name) FROM sqlite_schema WHERE type = 'table'")
+    }
+    for name in sorted(_OF_THE_INDEX - tables):
+        yield f"the table {name} is missing"
     for (kind, name), sql in expected.items():
         if (kind, name) not in actual:
             yield f"the {kind} {name} is missing"

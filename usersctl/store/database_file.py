@@ -35,10 +35,12 @@ def connect(path: Path, *, read_only: bool = False, no_trace: bool = False) -> s
         if no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
             return _open(f"{uri}?immutable=1")
         connection = _open(f"{uri}?mode={'ro' if read_only else 'rw'}")
-    except sqlite3.OperationalError:
-        if not read_only or Path(f"{path}-wal").exists():
+    except sqlite3.OperationalError as error:
+        log = Path(f"{path}-wal")
+        if not read_only or (log.exists() and (log.stat().st_size or not is_without_room(error))):
             raise
-        # A write-ahead log needs a file beside the database, which a read-only disk neither allows nor needs.
+        # A write-ahead log needs a file beside the database, which a read-only disk neither allows nor needs. A full one has no
+        # room for it, and SQLite leaves an empty log there.
         connection = _open(f"{uri}?immutable=1")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")
@@ -74,6 +76,12 @@ def identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mode
 
 
+def closed_to_this_user(path: Path) -> Path | None:
+    """The first of the database and the files beside it that is there and cannot be read."""
+    files = (Path(f"{path}{end}") for end in ("", "-wal", "-shm"))
+    return next((file for file in files if file.exists() and not os.access(file, os.R_OK)), None)
+
+
 def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     """None for an empty database, 0 for one of a deployment from before versions; raises for one that is newer, was moved, or
     belongs to another program."""
@@ -91,12 +99,26 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     tables = {name.lower() for kind, name in parts if kind == "table"}
     if tables and "users" not in tables:
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users", hint=NAME_ANOTHER)
+    if (
+        "audit_head" in tables
+    ):  # of no deployment from before versions: an upgrade would keep the accounts alone
+        raise unversioned(path)
     return 0 if parts else None
 
 
 def newer(name: str, version: int) -> OtherVersion:
     message = f"{name} is of version {version}, this usersctl knows {VERSION}"
     return OtherVersion(message, hint="install the newer usersctl that wrote it")
+
+
+def unversioned(path: Path) -> StoreUnusable:
+    import shlex  # late: hardly ever needed
+
+    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}"
+    hint = (
+        f"if its version was {VERSION}: sqlite3 {shlex.quote(str(path))} '{marks}'; then: usersctl db verify"
+    )
+    return StoreUnusable(f"{path} has lost its version, as in a copy by .dump of sqlite3", hint=hint)
 
 
 def replaced(path: Path) -> str:

@@ -66,7 +66,12 @@ class SQLiteStore(Store):
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         from usersctl.store.upgrade import upgrade_database  # late: hardly ever needed
 
-        self.made, self.migrated = upgrade_database(connection, self._path)
+        try:
+            self.made, self.migrated = upgrade_database(connection, self._path)
+        except sqlite3.IntegrityError as error:
+            if self._version_on(connection):  # rows that our own tables held do not fit into them
+                raise damaged(self._path) from error
+            raise
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -91,6 +96,15 @@ class SQLiteStore(Store):
             raise TimeoutError from None
         finally:
             connection.set_progress_handler(None, 0)
+
+    def damage(self) -> Damaged | None:
+        try:
+            with self.read() as tx:
+                return damaged(self._path) if tx.broken_page() else None
+        except Damaged as error:
+            return error
+        except (UsersError, sqlite3.Error):
+            return None
 
     def check_writable(self) -> None:
         super().check_writable()
@@ -325,7 +339,16 @@ _PROBLEMS = {
 _HINTS = {
     sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
     sqlite3.SQLITE_FULL: MAKE_ROOM,
+    sqlite3.SQLITE_IOERR: MAKE_ROOM,
 }
+# The last three come of the index of searches.
+_NOT_WHOLE = (
+    "no such table",
+    "no such column",
+    "vtable constructor failed",
+    "invalid fts5 file format",
+    "SQL logic error",
+)
 
 
 def damaged(path: Path, how: str = "is damaged") -> Damaged:
@@ -343,14 +366,18 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
         hint = f"another process holds {path}; try again when it is done"
         return Busy("The database is busy, please try again", retry_after=2, hint=hint)
     if primary == sqlite3.SQLITE_CANTOPEN and path.exists():
-        if not os.access(path, os.R_OK):
-            return StoreUnusable(f"{path} may not be read by this user", hint="see: usersctl doctor")
+        closed = database_file.closed_to_this_user(path)
+        if closed is not None:
+            return StoreUnusable(f"{closed} may not be read by this user", hint="see: usersctl doctor")
         if not os.access(path.parent, os.W_OK):  # SQLite cannot make its files beside it
             primary = sqlite3.SQLITE_READONLY
     if primary == sqlite3.SQLITE_CORRUPT:
         return damaged(path)
-    if str(error).startswith(("no such table", "no such column")) or "has no column named" in str(error):
+    if str(error).startswith(_NOT_WHOLE) or "has no column named" in str(error):
         return damaged(path, f"is not whole ({error})")
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER:  # not one of the schema
+        reason = f"has a trigger that refuses this ({error})"
+        return StoreUnusable(f"{path} {reason}", hint="see: usersctl db verify")
     problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
         problem = "holds text that is not UTF-8"

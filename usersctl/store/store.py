@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from usersctl.clock import Clock
-from usersctl.errors import OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.errors import Damaged, OtherVersion, Outdated, StoreUnusable, UsersError
 from usersctl.store.audit import Told
 from usersctl.store.conninfo import Database, file_of, shown
 from usersctl.store.database_file import VERSION, Migrated
@@ -148,6 +148,10 @@ class Store(ABC):
         """Raises StoreUnusable if nothing could be written now, and Busy while another writer is at work."""
         with self.write(patience=0, commit=False) as tx:
             tx.change_nothing()
+
+    def damage(self) -> Damaged | None:
+        """What a quick look at a file finds. A damaged one holds what it cannot hold, which raises anything."""
+        return None
 
     @abstractmethod
     def locks(self) -> AbstractContextManager[Locks]:

@@ -75,7 +75,8 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
             if time.monotonic() > deadline:
-                raise Busy("The database is in use by another process", retry_after=5) from None
+                hint = "stop the daemon, or the application that has it open, and try again"
+                raise Busy("The database is in use by another process", retry_after=5, hint=hint) from None
             time.sleep(0.02)
         else:
             return
