@@ -101,7 +101,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users", hint=NAME_ANOTHER)
     if (
         "audit_head" in tables
-    ):  # of no deployment from before versions: an upgrade would keep the accounts alone
+    ):  # deployments from before versions had none, and an upgrade keeps their accounts alone
         raise unversioned(path)
     return 0 if parts else None
 
