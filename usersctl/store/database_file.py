@@ -99,9 +99,8 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     tables = {name.lower() for kind, name in parts if kind == "table"}
     if tables and "users" not in tables:
         raise StoreUnusable(f"{path} {NOT_OURS}: it has no table of users", hint=NAME_ANOTHER)
-    if (
-        "audit_head" in tables
-    ):  # deployments from before versions had none, and an upgrade keeps their accounts alone
+    # Deployments from before versions had none, and an upgrade keeps their accounts alone.
+    if "audit_head" in tables:
         raise unversioned(path)
     return 0 if parts else None
 
