@@ -110,14 +110,14 @@ def newer(name: str, version: int) -> OtherVersion:
     return OtherVersion(message, hint="install the newer usersctl that wrote it")
 
 
-def unversioned(path: Path) -> StoreUnusable:
+def unversioned(path: Path) -> OtherVersion:
     import shlex  # late: hardly ever needed
 
     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}"
     hint = (
         f"if its version was {VERSION}: sqlite3 {shlex.quote(str(path))} '{marks}'; then: usersctl db verify"
     )
-    return StoreUnusable(f"{path} has lost its version, as in a copy by .dump of sqlite3", hint=hint)
+    return OtherVersion(f"{path} has lost its version, as in a copy by .dump of sqlite3", hint=hint)
 
 
 def replaced(path: Path) -> str:
