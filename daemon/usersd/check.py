@@ -1,4 +1,5 @@
-"""Checks what the configuration names: templates, texts and images of the operator, and the path of the callback."""
+"""Checks what the configuration names: templates, texts and images of the operator, and the path of the callback; and that
+the password of the mail account is there."""
 
 from usersctl.config import Settings
 from usersctl.config.providers import table_of
@@ -27,6 +28,12 @@ def _check(settings: Settings) -> None:
 
         Writer(settings).check()
     assets.check(settings)
+    if settings.mailer_user is not None and settings.mailer_password is None:
+        hint = "set USERS_MAILER_PASS; if only the daemon has it, as in /etc/users/usersd.env, other commands do without"
+        told = (
+            f'mailer.auth.user = "{settings.mailer_user}": mailer.auth.user and mailer.auth.pass go together'
+        )
+        raise ConfigError(told, hint=hint)
     usual = Settings._field_defaults["oauth_callback_url"]
     for provider in settings.described_providers:
         path = provider.callback_url

@@ -54,6 +54,19 @@ def test_a_configuration_error_is_one_line_with_file_key_value_and_what_is_allow
     assert usersctl.is_unused
 
 
+def test_only_what_sends_emails_needs_the_password_of_the_mail_server(usersctl: Command) -> None:
+    usersctl.configure("[mailer]\nhost = '127.0.0.1'\nport = 1\n[mailer.auth]\nuser = 'accounts'\n")
+    usersctl.ok("db", "init")
+    usersctl.ok("cleanup-tokens", "--quiet")
+    for words in (["config", "check"], ["serve"], ["serve", "--json"]):
+        done = usersctl(*words)
+        assert done.code == 6
+        assert str(usersctl.config) in done.stderr
+        assert "mailer.auth.user and mailer.auth.pass go together" in done.stderr
+        assert "set USERS_MAILER_PASS" in done.stderr
+    usersctl.ok("config", "check", env={"USERS_MAILER_PASS": "hush"})
+
+
 def test_a_json_file_may_hold_null_and_no_duplicate_keys(usersctl: Command) -> None:
     file = usersctl.folder / "users.json"
     file.write_text('{"tokenCleanupSchedule": null}')

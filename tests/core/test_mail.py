@@ -684,6 +684,15 @@ def test_a_login_on_this_machine_needs_no_tls() -> None:
     assert [(email.login, email.over_tls) for email in box.received] == [("ada", False)]
 
 
+def test_a_user_without_a_password_sends_nothing_without_a_login() -> None:
+    box = Postbox()
+    with smtp_server(box):
+        error = refused(sending(box.port, mailer_user="ada"))
+    assert str(error) == "mailer.auth.pass is missing: set USERS_MAILER_PASS"
+    assert not error.permanent
+    assert box.received == []
+
+
 @pytest.mark.parametrize("password", ["wrong", "wröng"])
 def test_a_refused_login_keeps_the_email_waiting(trusted: Certificates, password: str) -> None:
     box = Postbox(login=("ada", "secret"))

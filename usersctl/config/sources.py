@@ -366,8 +366,9 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
             }
             name = next(filter(origins.__contains__, both))
             refuse(name, f"is the callback of {both[name]}: choose another path")
-    if (settings.mailer_user is None) != (settings.mailer_password is None):
-        refuse("mailer.auth.user", "mailer.auth.user and mailer.auth.pass go together")
+    # A user without a password is for usersd.check: only the daemon may have the password in its environment.
+    if settings.mailer_user is None and settings.mailer_password is not None:
+        refuse("mailer.auth.pass", "mailer.auth.user and mailer.auth.pass go together")
     hosts = {connectable_host(settings.host), connectable_host(settings.metrics_host)}
     if settings.socket is None and settings.metrics_port == settings.port and len(hosts) == 1:
         refuse("metrics.port", "is where the service itself listens, see server.port: choose another")

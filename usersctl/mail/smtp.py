@@ -94,7 +94,9 @@ class SmtpSender:
                 on_step(Step.ENCRYPTED)
             else:
                 on_step(Step.IN_CLEAR)
-            if settings.mailer_user is not None and settings.mailer_password is not None:
+            if settings.mailer_user is not None:
+                if settings.mailer_password is None:  # only the daemon has it
+                    raise Undeliverable("mailer.auth.pass is missing: set USERS_MAILER_PASS", permanent=False)
                 _log_in(server, settings.mailer_user, settings.mailer_password)
                 on_step(Step.LOGGED_IN)
             yield server
