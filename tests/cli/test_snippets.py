@@ -176,6 +176,13 @@ def test_a_path_that_needs_quoting_is_refused(odd: str) -> None:
         Site(changed, COMMAND).words()
 
 
+def test_a_zone_of_an_address_is_refused_by_the_name_of_its_key() -> None:
+    changed = USUAL._replace(settings=USUAL.settings._replace(host="fe80::1%eth0"))
+    with pytest.raises(Invalid, match=r"server\.host 'fe80::1%eth0' has a character") as refused:
+        Site(changed, COMMAND).words()
+    assert refused.value.hint == "choose an address without it"
+
+
 def test_the_service_names_folders_that_systemd_does_not_create(tmp_path: Path) -> None:
     def commands(database: Path, socket: Path | None) -> list[str]:
         changed = USUAL.settings._replace(database=database, socket=socket)
@@ -313,14 +320,16 @@ def test_a_header_holds_what_the_daemon_sends() -> None:
 
 
 def test_the_service_may_read_home_folders_only_if_it_needs_one(tmp_path: Path) -> None:
-    def protected(command: str, database: str) -> str:
-        changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database)))
+    def protected(command: str, database: str, **others: Any) -> str:
+        changed = USUAL._replace(settings=USUAL.settings._replace(database=Path(database), **others))
         text = write(Snippet.SYSTEMD, Site(changed, (command,)).words())
         return unit_of(text)["Service"]["ProtectHome"]
 
     assert protected("/opt/usersctl", "/srv/users.db") == "yes"
     assert protected("/home/ada/bin/usersctl", "/srv/users.db") == "read-only"
     assert protected("/opt/usersctl", "/home/ada/users.db") == "read-only"
+    assert protected("/opt/usersctl", "/srv/users.db", locale="/home/ada/users/pt.json") == "read-only"
+    assert protected("/opt/usersctl", "/srv/users.db", socket=Path("/home/ada/usersd.sock")) == "read-only"
     assert owner_of(tmp_path / "no" / "such" / "users.db") == owner_of(tmp_path)
 
 

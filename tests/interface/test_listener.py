@@ -360,6 +360,15 @@ def test_a_socket_that_does_not_listen_is_refused(monkeypatch: pytest.MonkeyPatc
             from_systemd({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
 
 
+def test_a_socket_of_packets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as made:
+        made.bind("")  # a free name, without a file
+        made.listen()
+        monkeypatch.setattr("usersd.server.listener.FIRST_OF_SYSTEMD", os.dup(made.fileno()))
+        with pytest.raises(ConfigError, match="of another kind"):
+            from_systemd({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
+
+
 def test_a_descriptor_of_systemd_that_is_not_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     os.close(write)

@@ -243,11 +243,13 @@ class Site(NamedTuple):
 
     def _refuse_unquotable(self) -> None:
         settings = self.settings
-        host = settings.host.replace(":", "")
-        for value in (*self.command, self.loaded.file, self.database_file, settings.socket, host):
+        problem = "has a character that other programs may interpret"
+        for value in (*self.command, self.loaded.file, self.database_file, settings.socket):
             if not _PLAIN.fullmatch(str(value or "")):
                 hint = "move it to a path of letters, digits and / . _ - + = @ ,"
-                raise Invalid(f"{str(value)!r} has a character that other programs may interpret", hint=hint)
+                raise Invalid(f"{str(value)!r} {problem}", hint=hint)
+        if not _PLAIN.fullmatch(settings.host.replace(":", "")):
+            raise Invalid(f"server.host {settings.host!r} {problem}", hint="choose an address without it")
 
     def _is_elsewhere(self, key: str) -> bool:
         """The value of the key comes from the command line or the environment, and not from the file."""
@@ -295,6 +297,7 @@ class Site(NamedTuple):
     def protect_home(self) -> str:
         settings = self.settings
         paths = [settings.mailer_templates, settings.logo, settings.stylesheet]
+        paths += [Path(settings.locale), settings.socket]
         paths += [self.state_folder, Path(self.command[0]), self.loaded.file]
         at_home = any(path and path.is_relative_to(home) for path in paths for home in HOMES)
         return "read-only" if at_home else "yes"

@@ -15,6 +15,7 @@ from usersctl.config.values import host_and_port
 from usersctl.errors import ConfigError
 
 BACKLOG = 1024
+FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 FIRST_OF_SYSTEMD = 3  # the descriptor
 LONGEST_PATH = 107  # bytes of a Unix socket's address
 
@@ -177,4 +178,10 @@ def from_systemd(environ: MutableMapping[str, str]) -> socket.socket | None:
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         listener.close()
         raise ConfigError("systemd hands over a socket that does not listen", hint="it takes ListenStream")
+    if listener.family not in FAMILIES or listener.type != socket.SOCK_STREAM:
+        listener.close()
+        raise ConfigError(
+            "systemd hands over a socket of another kind",
+            hint="it takes ListenStream, with an address or a path",
+        )
     return listener
