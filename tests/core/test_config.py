@@ -294,7 +294,7 @@ BAD: list[tuple[str, list[Any]]] = [
             None,
         ],
     ),
-    ("database", ["", 7, ["a"], "a\0b", "~nosuchuser/users.db"]),
+    ("database", ["", 7, ["a"], "a\0b", "a\ud800", "~nosuchuser/users.db"]),
     ("server.host", ["", " ", 7, "a\nb"]),
     ("server.port", [0, -1, 65536, "8080", 80.0, True, None, [80]]),
     ("server.socket", [1, True, ["/run/users.sock"], "a\0b"]),

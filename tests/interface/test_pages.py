@@ -3,6 +3,7 @@
 import ast
 import gzip
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
@@ -848,6 +849,14 @@ def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             assets.check(settings(**changes))
+
+
+def test_a_style_sheet_without_an_end_is_refused_and_not_read_whole(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.css"
+    endless.touch()
+    os.truncate(endless, 2**42)  # more than any memory, and nothing on the disk
+    with pytest.raises(ConfigError, match="must be a file of at most 512 KiB"):
+        assets.check(settings(stylesheet=endless))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What the value of a key may be: each kind checks a value as a file holds it, and returns it as Settings holds it."""
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,7 +145,10 @@ def path(value: Any) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValue("must be the path of a file")
     try:
+        os.fsencode(value)  # JSON can hold half a character, which no name of a file can
         return Path(value).expanduser()
+    except UnicodeEncodeError:
+        raise BadValue("must be the path of a file") from None
     except RuntimeError:
         raise BadValue("must be the path of a file; the home folder that ~ stands for is unknown") from None
 
