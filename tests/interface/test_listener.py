@@ -1,5 +1,6 @@
 """The listening socket: a Unix socket, and one that systemd opened."""
 
+import errno
 import http.client
 import os
 import signal
@@ -180,6 +181,22 @@ def test_the_error_for_an_unusable_socket_path_is_one_line(tmp_path: Path, users
     done = usersctl("serve", "--socket", tmp_path / "no" / "x.sock")
     assert (done.code, done.stdout) == (6, "")
     assert "cannot listen there: No such file or directory\n  make the folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "way_on"),
+    [(errno.EACCES, "let the daemon's user write"), (errno.EROFS, "usersctl snippet systemd")],
+)
+def test_a_folder_that_takes_no_socket_is_told_with_the_way_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, way_on: str
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("usersd.server.listener.os.open", refuse)
+    with pytest.raises(ConfigError, match="cannot listen there") as refused, at(path):
+        pass
+    assert way_on in (refused.value.hint or "")
 
 
 def test_a_relative_socket_path_is_relative_to_the_file_or_for_a_flag_to_the_current_folder(

@@ -98,8 +98,11 @@ def _listening_at(path: Path, mode: int) -> Iterator[socket.socket]:
                 _bind(listener, path, mode)
                 ours = _identity(path)
         except OSError as error:
-            hints = {errno.ENOENT: "make the folder, and let the daemon's user write to it"}
-            hint = hints.get(error.errno or 0)
+            hint = {
+                errno.ENOENT: "make the folder, and let the daemon's user write to it",
+                errno.EACCES: "let the daemon's user write to the folder",
+                errno.EROFS: "print the unit again, which opens the folder: usersctl snippet systemd",
+            }.get(error.errno or 0)
             raise ConfigError(f"{path}: cannot listen there: {error.strerror}", hint=hint) from None
         try:
             yield listener
