@@ -571,7 +571,8 @@ def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
             "^ok +database-integrity +every page is sound$", "\n".join(screen.lines), re.MULTILINE
         )
         assert screen.lines[-1] == "Nothing is wrong; 6 more checks with --online"
-        assert usersctl("doctor", "--quiet").stdout == "code\tseverity\tmessage\tmend\n"
+        silent = usersctl.ok("doctor", "--quiet")
+        assert (silent.stdout, silent.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("state", ["older", "future", "foreign", "folder", "nowhere"])

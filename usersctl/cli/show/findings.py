@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.output import Output
@@ -32,7 +33,10 @@ def show(
     Columns in a pipe. On a terminal each command stands on a line of its own, below its finding, for copying.
     """
     if not out.terminal:
-        out.table((*columns, "mend"), _one_by_one(lines))
+        each = _one_by_one(lines)
+        first = list(islice(each, 1))
+        if first or not out.quiet:  # cron sends even a header
+            out.table((*columns, "mend"), chain(first, each))
         return
     from rich.console import Console
     from rich.table import Table
