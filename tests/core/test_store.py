@@ -1,5 +1,6 @@
 """The store: one file, its connections, whole transactions, and what it says when the file cannot be used."""
 
+import errno
 import inspect
 import multiprocessing
 import os
@@ -375,6 +376,19 @@ def test_a_database_without_read_permission_is_refused_by_name(shared: Path, how
     log = Path(f"{path}-wal")  # whose changes would be lost with it
     log.touch(0o600)
     assert as_nobody(how, path) == f"{log} may not be read by this user"
+
+
+@pytest.mark.sqlite  # modes of files
+def test_a_folder_that_is_closed_to_this_user_is_told_with_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(StoreUnusable, match="cannot be opened: Permission denied") as refused:
+        open_store(tmp_path / "users.db")
+    assert refused.value.hint == "run it as the owner of its folder, or as root"
 
 
 def test_a_store_that_is_opened_for_reading_cannot_be_written(

@@ -56,6 +56,9 @@ class SQLiteStore(Store):
             if not path.is_file():
                 origin = self._why and f" ({self._why})"
                 raise StoreUnusable(f"No database at {path}{origin}", hint="make one with: usersctl db init")
+        except PermissionError as error:
+            hint = "run it as the owner of its folder, or as root"
+            raise StoreUnusable(f"{path} cannot be opened: {error.strerror}", hint=hint) from None
         except OSError as error:
             raise StoreUnusable(f"{path} cannot be opened: {error.strerror}") from None
         super()._bring_up_to_date(create=create)
