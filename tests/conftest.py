@@ -77,8 +77,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    left_out = "without the slow tests: --all runs them" if config.option.markexpr == "not slow" else "all"
-    return f"tests: {left_out}; fast subset: pytest -m fast"
+    left_out = "without the slow tests, which --all runs; " if config.option.markexpr == "not slow" else ""
+    return f"{left_out}fast subset: pytest -m fast"
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -1,5 +1,5 @@
-"""Checks what the configuration names: templates, texts and images of the operator, and the path of the callback; and that
-the password of the mail account is there."""
+"""Checks what only the daemon needs of the configuration: templates, texts and images of the operator, the path of the
+callback, and the password of the mail account."""
 
 from usersctl.config import Settings
 from usersctl.config.providers import table_of
@@ -30,10 +30,8 @@ def _check(settings: Settings) -> None:
     assets.check(settings)
     if settings.mailer_user is not None and settings.mailer_password is None:
         hint = "set USERS_MAILER_PASS; if only the daemon has it, as in /etc/users/usersd.env, other commands do without"
-        told = (
-            f'mailer.auth.user = "{settings.mailer_user}": mailer.auth.user and mailer.auth.pass go together'
-        )
-        raise ConfigError(told, hint=hint)
+        key = f'mailer.auth.user = "{settings.mailer_user}"'
+        raise ConfigError(f"{key}: mailer.auth.user and mailer.auth.pass go together", hint=hint)
     usual = Settings._field_defaults["oauth_callback_url"]
     for provider in settings.described_providers:
         path = provider.callback_url

@@ -44,6 +44,15 @@ def empty(usersctl: Command, postgres_database: Make) -> str:
     return database.replace("//users@", "//users:***@")
 
 
+@pytest.fixture
+def used(usersctl: Command, postgres_database: Make) -> Conninfo:
+    """The conninfo of a database with one account, which the command uses."""
+    database = postgres_database()
+    usersctl.env["USERS_DATABASE"] = str(database)
+    usersctl.ok("create", "ada@example.com", "--name", "Ada", "--generate")
+    return database
+
+
 @pytest.mark.slow
 def test_a_database_is_made_and_described_without_its_password(usersctl: Command, empty: str) -> None:
     refused = usersctl("list")
@@ -418,29 +427,21 @@ def test_a_schema_of_any_name_holds_the_tables(usersctl: Command, postgres_datab
 
 
 def test_tables_stay_in_their_schema_when_another_one_comes_before_it(
-    usersctl: Command, postgres_database: Make
+    usersctl: Command, used: Conninfo
 ) -> None:
     """As one with the name of the role does."""
-    database = postgres_database()
-    usersctl.env["USERS_DATABASE"] = str(database)
-    usersctl.ok("create", "ada@example.com", "--name", "Ada", "--generate")
-    with postgres.opened(database) as connection:
+    with postgres.opened(used) as connection:
         connection.run("CREATE SCHEMA users; UPDATE installation SET version = version - 1")
     usersctl.ok("db", "migrate")
     usersctl.ok("db", "verify")
     assert [row[1] for row in usersctl.ok("list").rows] == ["ada@example.com"]
-    with postgres.opened(database) as connection:
+    with postgres.opened(used) as connection:
         (home,) = connection.run("SELECT schemaname FROM pg_tables WHERE tablename = 'users'").fetchall()
     assert home == ("public",)
 
 
-def test_tables_of_others_that_come_before_ours_are_left_alone(
-    usersctl: Command, postgres_database: Make
-) -> None:
-    database = postgres_database()
-    usersctl.env["USERS_DATABASE"] = str(database)
-    usersctl.ok("create", "ada@example.com", "--name", "Ada", "--generate")
-    with postgres.opened(database) as connection:
+def test_tables_of_others_that_come_before_ours_are_left_alone(usersctl: Command, used: Conninfo) -> None:
+    with postgres.opened(used) as connection:
         connection.run(
             "CREATE SCHEMA users; CREATE TABLE users.users (n INT); CREATE TABLE users.audit (n INT)"
         )
@@ -449,7 +450,7 @@ def test_tables_of_others_that_come_before_ours_are_left_alone(
     usersctl.ok("db", "restore", "all.db", "--yes")
     usersctl.ok("db", "verify")
     assert [row[1] for row in usersctl.ok("list").rows] == ["ada@example.com", "bob@example.com"]
-    with postgres.opened(database) as connection:
+    with postgres.opened(used) as connection:
         assert connection.run("SELECT count(*) FROM users.users").fetchall() == [(0,)]
 
 

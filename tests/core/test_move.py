@@ -652,15 +652,21 @@ def test_a_role_that_owns_its_database_has_all_rights_that_are_needed(
     assert content(tmp_path / "back.db")[0]["users"] == before[0]["users"]
 
 
+def owned(database: Conninfo, *, member: str) -> str:
+    """Gives the database an owner of its name, who has a member, and returns that name."""
+    owner = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {owner}{member} LOGIN IN ROLE {owner}")
+    postgres.run(f"ALTER DATABASE {owner} OWNER TO {owner}")
+    return owner
+
+
 @pytest.mark.parametrize("by", ["a member", "a superuser"])
 def test_the_tables_keep_their_owner_whoever_restores_or_upgrades_them(
     filled: Service, postgres_database: Make, by: str
 ) -> None:
     """Else the daemons could use them no more."""
     database = postgres_database(empty=True)
-    owner = postgres.name_of(database)
-    postgres.run(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {owner}_member LOGIN IN ROLE {owner}")
-    postgres.run(f"ALTER DATABASE {owner} OWNER TO {owner}")
+    owner = owned(database, member="_member")
     of_daemons = Conninfo(database.replace("users@", f"{owner}@"))
     other = Conninfo(database.replace("users@", f"{owner}_member@")) if by == "a member" else database
     move(filled.store, of_daemons, ignore)
@@ -677,9 +683,7 @@ def test_daemons_whose_connections_a_move_may_not_end_have_to_stop_first(
     filled: Service, postgres_database: Make, tmp_path: Path
 ) -> None:
     database = postgres_database(empty=True)
-    owner = postgres.name_of(database)
-    postgres.run(f"CREATE ROLE {owner} LOGIN; CREATE ROLE {owner}_daemon LOGIN IN ROLE {owner}")
-    postgres.run(f"ALTER DATABASE {owner} OWNER TO {owner}")
+    owner = owned(database, member="_daemon")
     by_owner = Conninfo(database.replace("users@", f"{owner}@"))
     moved(filled.store.database, by_owner)
     with (

@@ -101,7 +101,7 @@ def _listening_at(path: Path, mode: int) -> Iterator[socket.socket]:
             hint = {
                 errno.ENOENT: "make the folder, and let the daemon's user write to it",
                 errno.EACCES: "let the daemon's user write to the folder",
-                errno.EROFS: "print the unit again, which opens the folder: usersctl snippet systemd",
+                errno.EROFS: "choose a folder that can be written; a unit of `usersctl snippet systemd` opens it",
             }.get(error.errno or 0)
             raise ConfigError(f"{path}: cannot listen there: {error.strerror}", hint=hint) from None
         try:
