@@ -81,8 +81,8 @@ def normal_name(value: str) -> str:
     # An account whose name is not visible could not be told apart, or be chosen by its name.
     if len(name) > MAX_NAME or not any(map(_is_visible, name)):
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
-    # Control characters, line separators, and surrogates, which UTF-8 cannot encode.
-    if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
+    # Control characters, line separators, and surrogates, which UTF-8 cannot encode. No printable text has one.
+    if not name.isprintable() and re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
         raise Invalid("Name must not contain control characters", value=value)
     return name
 

@@ -26,6 +26,7 @@ _STYLES = {
     "error": _RED,
     "no-admin": _YELLOW,
     "default-address": _YELLOW,
+    "unread-variables": _YELLOW,
     "listening": _GREEN,
     "library": _YELLOW,
 }

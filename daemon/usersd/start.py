@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from functools import partial
 from typing import TYPE_CHECKING
 
-from usersctl.config.sources import COMMAND_LINE, Loaded, default_files
+from usersctl.config.sources import COMMAND_LINE, Loaded, default_files, unread_variables
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid, ServerAway
 from usersctl.service import MAKE_AN_ADMIN, Service, build
@@ -64,6 +64,8 @@ def start(
         begin = partial(first_run, loaded, log, address=address, at_terminal=sys.stdout.isatty(), trial=trial)
         when_the_server_is_there(begin, log)
         log_mail(settings, log, dev=trial is not None)
+        if unread := unread_variables():
+            log.event("unread-variables", message=unread)
 
         def ready(url: str) -> None:
             log.event("listening", url=url, base_url=settings.base_url, database=shown(settings.database))

@@ -246,6 +246,13 @@ def test_without_a_file_the_defaults_are_used(usersctl: Command) -> None:
     assert usersctl.ok("config", "path", "--json", env=env).json["file"] is None
 
 
+def test_check_names_variables_of_the_environment_that_set_nothing(usersctl: Command) -> None:
+    assert "variables" not in usersctl.ok("config", "check").stderr
+    done = usersctl.ok("config", "check", env={"USERS_SECRETKEY": "x" * 32, "USERS_PORT": "8080"})
+    unread = "USERS_PORT, USERS_SECRETKEY (did you mean USERS_SECRET_KEY?)"
+    assert done.stderr == f"Note: environment variables that set nothing: {unread}\n"
+
+
 def test_a_named_configuration_file_must_exist(usersctl: Command) -> None:
     missing, folder = "no such configuration file", "is a folder, a pipe or a device, and has to be a file"
     for words, problem in (

@@ -35,6 +35,7 @@ from usersctl.store import database_file
 OFFLINE = [check.code for check in CHECKS if not check.online and not check.code.startswith("server-")]
 
 NOT_HERE = {
+    "environment",
     "config-files",
     "password-hashes",
     "provider",
@@ -110,6 +111,17 @@ def test_every_code_is_unique_and_in_kebab_case() -> None:
 
 
 # --- files ---
+
+
+def test_a_variable_of_the_environment_that_sets_nothing_is_named(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USERS_PROVIDERS_GOOGLE_CLIENT_ID", "x")
+    assert "environment" not in doctor.findings()
+    monkeypatch.setenv("USERS_BASEURL", "https://accounts.example.com")
+    severity, message, mend = doctor.finds("environment")
+    assert (severity, mend) == ("hint", "usersctl config explain")
+    assert message == "environment variables that set nothing: USERS_BASEURL (did you mean USERS_BASE_URL?)"
 
 
 def test_modes_of_files_with_secrets_are_checked(
@@ -627,7 +639,13 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert exit_code == 7
     assert findings["database"]["severity"] == "problem"
     assert findings["database"]["mend"]
-    assert set(findings) == set(OFFLINE) - {"provider", "provider-links", "factor-rules", "webhooks"}
+    assert set(findings) == set(OFFLINE) - {
+        "environment",
+        "provider",
+        "provider-links",
+        "factor-rules",
+        "webhooks",
+    }
     assert sorted(usersctl.folder.iterdir()) == before
 
 

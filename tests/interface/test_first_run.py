@@ -142,6 +142,12 @@ def test_while_there_is_no_admin_the_log_and_the_login_say_how_to_make_one(users
         assert daemon.events("no-admin") == []
 
 
+def test_the_log_names_variables_of_the_environment_that_set_nothing(usersctl: Command) -> None:
+    with serving(usersctl, env={"USERS_SERVER_PORT": "8080"}) as daemon:
+        (warning,) = daemon.events("unread-variables")
+        assert warning["message"] == "environment variables that set nothing: USERS_SERVER_PORT"
+
+
 def test_with_an_admin_the_log_warns_of_a_base_url_that_was_never_set(usersctl: Command) -> None:
     usersctl.add("root", role="admin")
     with serving(usersctl) as daemon:

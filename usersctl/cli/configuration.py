@@ -114,6 +114,8 @@ def check(ctx: Context) -> None:
     run = invocation(ctx)
     file = run.loaded.file
     check_files(run.loaded)  # also the files that the daemon reads: templates, catalogue, logo
+    if unread := sources.unread_variables():
+        run.out.note(f"Note: {unread}")
     used = file or "No configuration file: the defaults"
     run.out.result(f"{used} can be used", {"valid": True, "file": file and str(file)})
 

@@ -36,6 +36,8 @@ from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo
 
 COMMAND_LINE = "command line"
+# Beside those of the keys.
+OTHER_VARIABLES = ("USERS_CONFIG", "USERS_ADMIN_EMAIL", "USERS_ADMIN_PASSWORD_FILE")
 MOST_BYTES = 1024 * 1024  # of a configuration file or a secret's file
 
 
@@ -316,6 +318,20 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:
             value = read_secret(Path(value), variable)
         origins[key.name] = Origin(variable, value)
     return origins
+
+
+def unread_variables(env: Mapping[str, str] = os.environ) -> str:
+    """What to say of those that look like variables of this program and set nothing; empty if there are none."""
+    known = [*VARIABLES, *OTHER_VARIABLES]
+    unread = [name for name in sorted(env) if name.startswith("USERS_") and name not in known]
+    unread = [name for name in unread if provider_key_of(name) is None]
+    if not unread:
+        return ""
+    import difflib
+
+    nearest = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.8) for name in unread}
+    named = [f"{name} (did you mean {near[0]}?)" if near else name for name, near in nearest.items()]
+    return f"environment variables that set nothing: {', '.join(named)}"
 
 
 def read_secret(file: Path, what: str) -> str:

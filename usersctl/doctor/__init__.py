@@ -27,6 +27,7 @@ class Finding(NamedTuple):
 
 CHECKS = (
     Check("config", files.config),
+    Check("environment", files.environment),
     Check("config-files", files.config_files),
     Check("packages", files.packages),
     Check("database", files.database),

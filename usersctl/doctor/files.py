@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from usersctl.config.settings import key_called
+from usersctl.config.sources import unread_variables
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
 from usersctl.errors import Damaged, Outdated, UsersError
 from usersctl.mail.folder import mail_folder
@@ -28,6 +29,11 @@ def config(installation: Installation) -> Result:
         return problem(str(loaded), installation.mend_of(loaded) or installation.command("config check"))
     installation.check_files(loaded)
     return ok(str(loaded.file or "no file, so the defaults apply"))
+
+
+def environment(installation: Installation) -> Result | None:
+    unread = unread_variables()
+    return hint(unread, installation.command("config explain")) if unread else None
 
 
 def config_files(installation: Installation) -> Result | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 from usersctl.clock import stamp
@@ -105,7 +106,7 @@ class Users(Statements):
             f"INSERT INTO users (updated_at, name_folded, email_folded, {', '.join(Newcomer._fields)})"
             f" VALUES {', '.join([_NEW_USER] * len(newcomers))} ON CONFLICT DO NOTHING RETURNING id"
         )
-        ids = sorted(user_id for (user_id,) in self._run(statement, values))
+        ids = sorted(chain.from_iterable(self._run(statement, values)))
         if len(ids) < len(newcomers):
             raise Taken("Email is already registered")
         return ids
