@@ -330,6 +330,22 @@ def test_an_export_of_accounts_of_no_file_is_the_way_to_adopt_them(usersctl: Com
     assert usersctl.can_log_in("ada@example.com")
 
 
+def test_what_is_decided_after_an_export_stays_when_it_is_applied_again(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.add("bob")
+    (leaving,) = usersctl.add("leaving")
+    state = usersctl.ok("export", "--as-state").stdout
+    usersctl.ok("apply", "-", "--adopt", stdin=state)
+    usersctl.ok("deactivate", "bob@example.com")
+    with usersctl.service() as service, service.store.write() as tx:
+        tx.change_user(leaving.id, active=False, delete_at="2100-01-01T00:00:00.000Z")
+    assert usersctl.ok("apply", "-", stdin=state).stdout == "Nothing to change\n"
+    assert (
+        'email = "bob@example.com"\nname = "Bob"\nrole = "user"\nactive = false\n'
+        in usersctl.ok("export", "--as-state").stdout
+    )
+
+
 def exported(service: Service, *, as_json: bool) -> str:
     target = io.StringIO()
     write_state(target, service, as_json=as_json)

@@ -207,6 +207,7 @@ def _entry(standing: "Standing") -> dict[str, object]:
     entry: dict[str, object] = {"email": user.email, "name": user.name, "role": user.role}
     if user.awaits_owner:
         entry["invite"] = True  # it becomes active when its owner accepts
-    elif user.delete_at is None:  # a decision would stop the deletion that its owner asked for
-        entry["active"] = user.active
+    elif not user.active and user.delete_at is None:
+        # `active = true` would undo what an admin decides later, and the deletion that an owner asks for.
+        entry["active"] = False
     return entry | {"groups": list(standing.groups)}
