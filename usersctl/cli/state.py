@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, NoReturn
@@ -15,7 +16,7 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.cli.show.listing import print_json_array
-from usersctl.errors import Invalid
+from usersctl.errors import Forbidden, Invalid
 from usersctl.store.progress import Progress, unwatched, watched
 from usersctl.text import counted
 
@@ -66,7 +67,8 @@ def apply(
         service = run.service(write=not plan)
         changes = service.desired_state.plan(state, options)
         if plan:
-            _print_plan(run, changes)
+            with suppress(BrokenPipeError):  # of `| head`, which has read enough
+                _print_plan(run, changes)
         elif not changes:
             run.out.result(NOTHING, {"changes": []})
         else:
@@ -99,7 +101,11 @@ def _agreed(run: "Invocation", changes: "list[Change]", *, yes: bool) -> "list[C
     """The plan, if a person at a terminal agrees to it; None if the command does not ask."""
     if not run.may_ask or yes or run.out.json:
         return None
-    show_changes(run.out, changes)
+    try:
+        show_changes(run.out, changes)
+    except BrokenPipeError:  # of `| head`
+        hint = "read it with --plan, and confirm with --yes"
+        raise Forbidden("The plan was not read to its end; nothing was done", hint=hint) from None
     confirm(run, f"Apply: {summary(changes, PLANNED)}?", yes=False)
     return changes
 
