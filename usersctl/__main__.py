@@ -182,7 +182,7 @@ def _run_without_typer(run: Invocation) -> bool:
 
 def _report(run: Invocation, error: Exception) -> ExitCode:
     if isinstance(error, UsersError):
-        run.out.error(error, code=error.code, hint=run.options.repeated_in(error.hint))
+        run.out.error(error, code=error.code, hint=error.hint)
         return code_of(error)
     if isinstance(error, OSError):
         # An error without a file name comes from one of the standard streams.

@@ -149,10 +149,13 @@ def _print_json(changes: "list[Change]") -> None:
 def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoReturn:
     """Each problem by its file and its place."""
     name = "standard input" if file == "-" else file
-    problems = [problem._asdict() | {"file": name} for problem in error.problems]
+    problems = [
+        {"where": where, "message": str(run.options.repeated_in(message)), "file": name}
+        for where, message in error.problems
+    ]
     if not run.out.json:
-        for problem in error.problems:
-            print(f"{one_line(name)}, {problem.where}: {one_line(problem.message)}", file=sys.stderr)
+        for problem in problems:
+            print(f"{one_line(name)}, {problem['where']}: {one_line(problem['message'])}", file=sys.stderr)
     run.out.error(error, code=error.code, hint=error.hint, problems=problems)
     raise typer.Exit(code_of(error)) from None
 
