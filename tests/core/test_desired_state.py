@@ -345,6 +345,7 @@ def test_an_account_that_no_file_or_another_one_manages_is_a_conflict(
     with pytest.raises(Conflicts) as refused:
         apply(service, people(ADA, BOB, CY, groups=("staff",)))
     assert isinstance(refused.value, Taken)
+    assert refused.value.hint == "--adopt takes over what exists"
     assert [message for _, message in refused.value.problems] == [
         "group staff exists, and is managed by the file 'others'",
         f"user 1 ({ADA}) exists, and is managed by no file",
@@ -535,6 +536,9 @@ def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
     with pytest.raises(Conflicts) as refused:
         apply(service, people(ADA), adopt=True)
     assert f"is reserved for user {user.id}" in refused.value.problems[0].message
+    assert refused.value.hint is None  # no --adopt helps
+    with pytest.raises(Conflicts):
+        apply(service, people(ADA), adopt=True)
 
 
 def test_a_claim_to_an_address_yields(service: Service, add: Callable[..., User]) -> None:
