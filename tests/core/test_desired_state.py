@@ -534,7 +534,7 @@ def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
     with service.store.write() as tx:
         tx.reserve(user.id, ADA, "2999-01-01T00:00:00.000Z")
     with pytest.raises(Conflicts) as refused:
-        apply(service, people(ADA), adopt=True)
+        apply(service, people(ADA))
     assert f"is reserved for user {user.id}" in refused.value.problems[0].message
     assert refused.value.hint is None  # no --adopt helps
     with pytest.raises(Conflicts):

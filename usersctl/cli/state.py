@@ -120,7 +120,10 @@ def _apply(
     yes: bool,
 ) -> None:
     is_agreed = shown is not None
-    done = service.desired_state.apply(state, options, confirmed=yes or is_agreed, shown=shown, by=run.actor)
+    with run.out.progress("Applying changes") as draw:
+        done = service.desired_state.apply(
+            state, options, confirmed=yes or is_agreed, shown=shown, progress=draw, by=run.actor
+        )
     run.out.is_done = True
     if run.out.json:
         _print_json(done)

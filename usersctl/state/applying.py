@@ -10,6 +10,7 @@ from usersctl.groups import change_groups, create_group, delete_group, group_nam
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Newcomer, User
 from usersctl.state.planning import (
+    BATCH,
     CREATED,
     DELETED,
     GROUP,
@@ -20,18 +21,23 @@ from usersctl.state.planning import (
     View,
     batches,
 )
+from usersctl.store.progress import Progress
 from usersctl.store.transaction import Transaction
 
 
 class Applying:
-    def __init__(self, tx: Transaction, emails: EmailQueue, name: str, *, by: Actor) -> None:
+    def __init__(
+        self, tx: Transaction, emails: EmailQueue, name: str, progress: Progress, *, by: Actor
+    ) -> None:
         self.tx = tx
         self.emails = emails
         self.name = name  # of the file
+        self.progress = progress
         self.by = by
 
     def carry_out(self, changes: Sequence[Change]) -> None:
         """What needs others comes after them: members after their group, the last admin's leave after a new admin."""
+        self.done, self.total = 0, len(changes)
 
         def some(action: str, kind: str) -> list[Change]:
             return [change for change in changes if (change.action, change.kind) == (action, kind)]
@@ -42,23 +48,29 @@ class Applying:
         for change in some(UPDATED, GROUP):
             self.tx.manage_group(self.name, change.key)
             self.tx.audit(self.by, "group-adopt", group=change.key, file=self.name)
-        for _, user in self._with_accounts(some(DELETED, REGISTRATION)):
-            self._remove_registration(user)
-        for created in batches(some(CREATED, USER)):
+        for lapsed in self._parts(some(DELETED, REGISTRATION)):
+            for _, user in self._with_accounts(lapsed):
+                self._remove_registration(user)
+        for created in self._parts(some(CREATED, USER)):
             self._create(created)
         gaining_first = sorted(some(UPDATED, USER), key=lambda change: -change.admins)
-        for updated in batches(gaining_first):
+        for updated in self._parts(gaining_first):
             self._update(updated)
-        for _, user in self._with_accounts(some(DELETED, USER)):
-            delete_users(self.tx, [user], by=self.by)
+        for deleted in self._parts(some(DELETED, USER)):
+            delete_users(self.tx, [user for _, user in self._with_accounts(deleted)], by=self.by)
         for change in some(DELETED, GROUP):
             delete_group(self.tx, group_named(self.tx, change.key), by=self.by)
 
-    def _with_accounts(self, changes: Sequence[Change]) -> Iterator[tuple[Change, User]]:
-        for batch in batches(changes):
-            standings = self.tx.standings_of([change.key for change in batch])
-            for change in batch:
-                yield change, standings[change.key].user
+    def _parts(self, changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+        for part in batches(changes):
+            yield part
+            self.done += len(part)
+            if self.total > BATCH:  # few are done at once
+                self.progress(self.done, self.total)
+
+    def _with_accounts(self, changes: Sequence[Change]) -> list[tuple[Change, User]]:
+        standings = self.tx.standings_of([change.key for change in changes])
+        return [(change, standings[change.key].user) for change in changes]
 
     def _remove_registration(self, user: User) -> None:
         remove = remove_registration if has_lapsed(self.tx, user) else overrule_registration
@@ -122,7 +134,7 @@ class Applying:
         )
 
     def _update(self, changes: Sequence[Change]) -> None:
-        accounts = list(self._with_accounts(changes))
+        accounts = self._with_accounts(changes)
         moved = [
             (user, change.before["groups"], change.after["groups"])
             for change, user in accounts

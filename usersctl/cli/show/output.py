@@ -31,7 +31,8 @@ class Output:
         self._options = options
         self.json = options.json
         self.quiet = options.quiet
-        self.color = not options.no_color and not os.environ.get("NO_COLOR")
+        is_dumb = os.environ.get("TERM") == "dumb"  # as the shell of Emacs is
+        self.color = not (options.no_color or os.environ.get("NO_COLOR") or is_dumb)
         self.terminal = sys.stdout.isatty()
 
     # --- data: stdout ---
