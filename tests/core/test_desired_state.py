@@ -167,7 +167,7 @@ active = false
 name = "Staff"
 """
     assert problems(text) == [
-        ("file", 'name is missing: give the file one, such as name = "people"'),
+        ("file", 'name is missing: begin the file with one, such as name = "people"'),
         ("line 1", "unknown key naem; perhaps name; known are name, users, groups"),
         ("line 4", "email: Invalid email format: 'nonsense'"),
         ("line 5", "role: Role must be one of admin, user: 'boss'"),
@@ -187,6 +187,11 @@ name = "Staff"
 def test_entries_in_one_list_are_named_by_their_lines() -> None:
     text = 'name = "x"\nusers = [\n  {email = "ada@example.com"},\n  {email = "b", role = "x"}, {}\n]\n'
     assert [where for where, _ in problems(text)] == ["line 4", "line 4", "line 4"]
+
+
+def test_a_list_of_an_unknown_name_is_named_by_its_line() -> None:
+    text = 'name = "x"\n[[user]]\nemail = "ada@example.com"\n[[user]]\n'
+    assert problems(text) == [("line 2", "unknown key user; perhaps users; known are name, users, groups")]
 
 
 # In each, something looks like a header, a bracket, a comment or the end of the value, and is not.
