@@ -87,6 +87,7 @@ def without_reader() -> Iterator[int]:
 def test_a_plan_changes_nothing_and_its_exit_code_tells_of_changes(usersctl: Command, people: Path) -> None:
     done = usersctl("apply", people, "--plan")
     assert (done.code, done.stdout, done.stderr) == (8, PLAN, "Plan: 3 to make\n")
+    assert usersctl("apply", people, "--dry-run") == done
     assert usersctl.emails() == []
     done = usersctl.ok("apply", people)
     assert done.stdout == PLAN

@@ -40,7 +40,8 @@ def apply(
     ctx: Context,
     file: Annotated[str, Argument(metavar="FILE|-", help="TOML or JSON; - is standard input.")],
     plan: Annotated[
-        bool, Option("--plan", help="Only print what would change; exit code 8 if anything would.")
+        bool,
+        Option("--plan", "--dry-run", help="Only print what would change; exit code 8 if anything would."),
     ] = False,
     adopt: Annotated[
         bool, Option("--adopt", help="Take over accounts and groups that exist and that the file names.")
