@@ -502,6 +502,24 @@ def test_groups_of_new_accounts_are_in_the_trail(service: Service) -> None:
     assert service.groups.get("staff").members == 2
 
 
+def test_every_row_of_the_trail_names_the_file(service: Service, add: Callable[..., User]) -> None:
+    add("ada")
+    service.registration.register(CY, "Cy", "correct horse battery", by=OPERATOR)
+    service.groups.create("board", by=OPERATOR)
+    before = len(audit(service))
+    bob = {"email": BOB, "groups": ["staff"], "invite": True}
+    apply(
+        service, people({"email": ADA, "groups": ["staff"]}, bob, CY, groups=("board", "staff")), adopt=True
+    )
+    apply(service, people({"email": ADA, "name": "Countess", "groups": []}), prune="delete")
+    rows = audit(service)[before:]
+    assert {row.action for row in rows} == {
+        *("create", "invite", "adopt", "update", "delete", "group-adopt", "group-create", "group-add"),
+        *("group-delete", "group-remove"),
+    }
+    assert {row.details.get("file") for row in rows} == {"people"}
+
+
 def test_webhooks_hear_of_what_a_file_does(make_service: Callable[..., Service]) -> None:
     webhook = Webhook("ops", "https://ops.example.com/hook", ("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0",))
     service = make_service(webhooks=(webhook,))

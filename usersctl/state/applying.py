@@ -43,7 +43,7 @@ class Applying:
             return [change for change in changes if (change.action, change.kind) == (action, kind)]
 
         for change in some(CREATED, GROUP):
-            create_group(self.tx, change.key, by=self.by)
+            create_group(self.tx, change.key, by=self.by, file=self.name)
             self.tx.manage_group(self.name, change.key)
         for change in some(UPDATED, GROUP):
             self.tx.manage_group(self.name, change.key)
@@ -57,9 +57,10 @@ class Applying:
         for updated in self._parts(gaining_first):
             self._update(updated)
         for deleted in self._parts(some(DELETED, USER)):
-            delete_users(self.tx, [user for _, user in self._with_accounts(deleted)], by=self.by)
+            users = [user for _, user in self._with_accounts(deleted)]
+            delete_users(self.tx, users, by=self.by, file=self.name)
         for change in some(DELETED, GROUP):
-            delete_group(self.tx, group_named(self.tx, change.key), by=self.by)
+            delete_group(self.tx, group_named(self.tx, change.key), by=self.by, file=self.name)
 
     def _parts(self, changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
         for part in batches(changes):
@@ -74,7 +75,7 @@ class Applying:
 
     def _remove_registration(self, user: User) -> None:
         remove = remove_registration if has_lapsed(self.tx, user) else overrule_registration
-        remove(self.tx, user, by=self.by)
+        remove(self.tx, user, by=self.by, file=self.name)
 
     def _create(self, changes: Sequence[Change]) -> None:
         """All by the same statements: one for each account would keep other writers waiting."""
@@ -102,7 +103,7 @@ class Applying:
         join_groups(tx, members)
         if created:
             tx.audit_each(self.by, "create", created)
-        change_groups(tx, [(user, [], view["groups"]) for user, view in invitees], by=self.by)
+        change_groups(tx, [(user, [], view["groups"]) for user, view in invitees], by=self.by, file=self.name)
         for user, _ in invitees:
             self._send_invitation(user, is_nameless=_is_nameless(user), created=True)
 
@@ -122,6 +123,7 @@ class Applying:
             is_nameless=is_nameless,
             created=created,
             by=self.by,
+            file=self.name,
         )
 
     def _await_owner(self, user_id: int, newcomer: Newcomer) -> None:
@@ -140,7 +142,7 @@ class Applying:
             for change, user in accounts
             if change.before and change.after
         ]
-        change_groups(self.tx, moved, by=self.by)
+        change_groups(self.tx, moved, by=self.by, file=self.name)
         for change, user in accounts:
             self._update_account(user, change.before or {}, change.after or {})
 
