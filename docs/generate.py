@@ -117,7 +117,7 @@ def spelled(parameter: Any) -> str:
     value: str = parameter.metavar or "|".join(choices)
     if parameter.param_type_name == "argument":
         return value
-    name: str = parameter.opts[0]
+    name = "|".join(parameter.opts)
     return name if parameter.is_flag else f"{name} {value}"
 
 

@@ -39,7 +39,7 @@ def main() -> None:
     stdout_is_closed = sys.stdout is None
     _prepare_streams()
     run = Invocation(sys.argv[1:])
-    code: int
+    code: int = ExitCode.DONE
     try:
         if stdout_is_closed:  # before anything is done
             raise OSError(errno.EBADF, "stdout is closed")
@@ -47,7 +47,6 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # `| head` has read enough
         _drop_output()
-        code = ExitCode.DONE
     except KeyboardInterrupt as interrupt:
         _drop_output()  # the same Ctrl-C may have ended the reader
         if not run.endless:
@@ -183,7 +182,7 @@ def _run_without_typer(run: Invocation) -> bool:
 
 def _report(run: Invocation, error: Exception) -> ExitCode:
     if isinstance(error, UsersError):
-        run.out.error(error, code=error.code, hint=run.options.repeated_in(error.hint))
+        run.out.error(error, code=error.code, hint=error.hint)
         return code_of(error)
     if isinstance(error, OSError):
         # An error without a file name comes from one of the standard streams.

@@ -5,6 +5,7 @@ nothing but the sign-in until a link to it was used.
 """
 
 from datetime import timedelta
+from typing import Any
 
 from usersctl.clock import moment, stamp
 from usersctl.errors import Taken
@@ -70,15 +71,15 @@ def make_free(tx: Transaction, emails: EmailQueue, email: str, *, by: Actor, but
         end_claim(tx, emails, claimant, "claim-yielded", by=by)
 
 
-def remove_registration(tx: Transaction, user: User, *, by: Actor) -> None:
+def remove_registration(tx: Transaction, user: User, *, by: Actor, **details: Any) -> None:
     tx.delete_user(user.id)
-    tx.audit(by, "registration-expired", user)
+    tx.audit(by, "registration-expired", user, **details)
 
 
-def overrule_registration(tx: Transaction, user: User, *, by: Actor) -> None:
+def overrule_registration(tx: Transaction, user: User, *, by: Actor, **details: Any) -> None:
     """An admin vouches for the address, which a stranger may have registered. Its reader decides."""
     tx.delete_user(user.id)
-    tx.audit(by, "delete", user, unconfirmed=True)
+    tx.audit(by, "delete", user, unconfirmed=True, **details)
 
 
 # --- an owner's change: a claim ---

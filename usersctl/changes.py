@@ -50,7 +50,7 @@ def make_changes(
     return changed
 
 
-def delete_users(tx: Transaction, users: Iterable[User], *, by: Actor) -> None:
+def delete_users(tx: Transaction, users: Iterable[User], *, by: Actor, **details: Any) -> None:
     for user in users:
         tx.delete_user(user.id)
-        tx.audit(by, "delete", user)
+        tx.audit(by, "delete", user, **details)

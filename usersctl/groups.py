@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.fields import normal_group
@@ -23,7 +24,7 @@ def group_named(tx: Transaction, name: str) -> Group:
 
 
 def change_members(
-    tx: Transaction, group: Group, users: Iterable[User], *, into: bool, by: Actor
+    tx: Transaction, group: Group, users: Iterable[User], *, into: bool, by: Actor, **details: Any
 ) -> list[User]:
     """Adds these users to the group, or removes them from it. Returns those for whom that changed something."""
     by_id = {user.id: user for user in users}
@@ -32,7 +33,8 @@ def change_members(
     changed = [user for user in by_id.values() if user.id in ids]
     if changed:
         action = "group-add" if into else "group-remove"
-        tx.audit_each(by, action, [(user.id, user.email, {"group": group.name}) for user in changed])
+        recorded = {"group": group.name, **details}
+        tx.audit_each(by, action, [(user.id, user.email, recorded) for user in changed])
     return changed
 
 
@@ -45,18 +47,18 @@ def join_groups(tx: Transaction, pairs: Iterable[tuple[str, int]]) -> None:
         tx.join_group(group_named(tx, name).id, ids)
 
 
-def create_group(tx: Transaction, name: str, *, by: Actor) -> Group:
+def create_group(tx: Transaction, name: str, *, by: Actor, **details: Any) -> Group:
     group = tx.add_group(name)
     if group is None:
         raise Taken("Group name is taken")
-    tx.audit(by, "group-create", group=name)
+    tx.audit(by, "group-create", group=name, **details)
     return group
 
 
-def delete_group(tx: Transaction, group: Group, *, by: Actor) -> None:
+def delete_group(tx: Transaction, group: Group, *, by: Actor, **details: Any) -> None:
     tx.delete_group(group.id)
     tx.delete_left_members(REMOVED_AT_ONCE)
-    tx.audit(by, "group-delete", group=group.name, members=group.members)
+    tx.audit(by, "group-delete", group=group.name, members=group.members, **details)
 
 
 def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> None:
@@ -68,7 +70,11 @@ def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor
 
 
 def change_groups(
-    tx: Transaction, accounts: Iterable[tuple[User, Iterable[str], Iterable[str]]], *, by: Actor
+    tx: Transaction,
+    accounts: Iterable[tuple[User, Iterable[str], Iterable[str]]],
+    *,
+    by: Actor,
+    **details: Any,
 ) -> None:
     """All of a group at once. `accounts`: the groups before and after, for each."""
     joining, leaving = defaultdict[str, list[User]](list), defaultdict[str, list[User]](list)
@@ -79,7 +85,7 @@ def change_groups(
             leaving[name].append(user)
     for into, changed in ((True, joining), (False, leaving)):
         for name in sorted(changed):
-            change_members(tx, group_named(tx, name), changed[name], into=into, by=by)
+            change_members(tx, group_named(tx, name), changed[name], into=into, by=by, **details)
 
 
 class Groups(NamedTuple):

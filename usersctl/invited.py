@@ -22,6 +22,7 @@ def begin(
     again: bool = False,
     created: bool = False,
     by: Actor,
+    **further: Any,
 ) -> User:
     """For a new account (`created`: by this invitation), for one that has no password, or `again`: the links of an earlier
     invitation are dead."""
@@ -36,7 +37,7 @@ def begin(
     )
     emails.add_for_admin(tx, INVITATION, invited)
     details = {name: True for name, is_so in (("again", again), ("created", created)) if is_so}
-    tx.audit(by, "invite", invited, role=invited.role, days=_days(lifetime), **details)
+    tx.audit(by, "invite", invited, role=invited.role, days=_days(lifetime), **details, **further)
     return invited
 
 

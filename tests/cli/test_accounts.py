@@ -288,6 +288,17 @@ def test_one_unknown_user_stops_the_whole_command(usersctl: Command) -> None:
     assert len(usersctl.ok("list", "--active").rows) == 2
 
 
+def test_all_unknown_users_of_a_list_are_named_at_once(usersctl: Command) -> None:
+    usersctl.add("ada")
+    done = usersctl("deactivate", "-", stdin="bob@example.com\nada@example.com\n7\nbob@example.com\n")
+    assert (done.code, done.stdout) == (3, "")
+    assert done.stderr.startswith("usersctl: No users 'bob@example.com', '7'\n")
+    many = usersctl("delete", "-", "--yes", stdin="\n".join(map(str, range(100, 200)))).stderr
+    assert many.startswith("usersctl: No users '100', ")
+    assert many.partition("\n")[0].endswith(", '109', …")
+    assert usersctl.ok("list", "--active", "--json").json[0]["email"] == "ada@example.com"
+
+
 def test_the_last_active_admin_cannot_be_removed(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("eve")

@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
+import pty
 import random
 import stat
 import tomllib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -70,9 +73,21 @@ def people(usersctl: Command) -> Path:
     return file
 
 
+@contextmanager
+def without_reader() -> Iterator[int]:
+    """A pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
 def test_a_plan_changes_nothing_and_its_exit_code_tells_of_changes(usersctl: Command, people: Path) -> None:
     done = usersctl("apply", people, "--plan")
     assert (done.code, done.stdout, done.stderr) == (8, PLAN, "Plan: 3 to make\n")
+    assert usersctl("apply", people, "--dry-run") == done
     assert usersctl.emails() == []
     done = usersctl.ok("apply", people)
     assert done.stdout == PLAN
@@ -83,6 +98,13 @@ def test_a_plan_changes_nothing_and_its_exit_code_tells_of_changes(usersctl: Com
     assert usersctl.ok("apply", people).stdout == "Nothing to change\n"
     assert usersctl.ok("apply", people, "--quiet").stdout == ""
     assert len(usersctl.ok("mail", "list", "--json").json) == 1
+
+
+def test_a_plan_that_is_not_read_to_its_end_has_its_exit_code(usersctl: Command, people: Path) -> None:
+    with without_reader() as nobody:
+        assert usersctl("apply", people, "--plan", stdout=nobody).code == 8
+        assert usersctl("apply", people, "--plan", "--json", stdout=nobody).code == 8
+        assert usersctl.ok("apply", people, stdout=nobody)
 
 
 def test_the_plan_as_json_is_what_is_done(usersctl: Command, people: Path) -> None:
@@ -292,6 +314,34 @@ def test_with_no_input_a_terminal_needs_yes(usersctl: Command, people: Path) -> 
     assert "--yes" in screen.text
 
 
+def test_a_plan_that_is_not_read_to_its_end_is_not_applied_and_that_is_told(
+    usersctl: Command, people: Path
+) -> None:
+    """As with `usersctl apply people.toml | head` at a terminal."""
+    master, terminal = pty.openpty()
+    with without_reader() as nobody, os.fdopen(master, "rb", buffering=0) as screen:
+        process = usersctl.start("apply", people, stdin=terminal, stdout=nobody, stderr=terminal)
+        os.close(terminal)
+        assert process.wait(30) == 5
+        assert b"The plan was not read to its end; nothing was done" in screen.read(1000)
+    assert usersctl.emails() == []
+
+
+def test_a_dumb_terminal_gets_no_colours(usersctl: Command, people: Path) -> None:
+    usersctl.env["TERM"] = "dumb"
+    screen = usersctl.on_terminal("apply", people, "--plan")
+    assert screen.raw.startswith("+ group staff\r\n")
+
+
+def test_a_long_apply_shows_how_far_it_is(usersctl: Command, people: Path) -> None:
+    entries = (f'[[users]]\nemail = "u{number}@example.com"\n' for number in range(500))
+    people.write_text('name = "people"\n' + "".join(entries), "utf-8")
+    screen = usersctl.on_terminal("apply", people, "--yes")
+    assert "Applying changes" in screen.text
+    assert "500/500" in screen.text
+    assert "Applied: 500 made" in screen.text
+
+
 # --- export --as-state ---
 
 
@@ -328,6 +378,22 @@ def test_an_export_of_accounts_of_no_file_is_the_way_to_adopt_them(usersctl: Com
     usersctl.ok("apply", "-", "--adopt", stdin=text)
     assert usersctl.ok("apply", "-", stdin=text).stdout == "Nothing to change\n"
     assert usersctl.can_log_in("ada@example.com")
+
+
+def test_what_is_decided_after_an_export_stays_when_it_is_applied_again(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    usersctl.add("bob")
+    (leaving,) = usersctl.add("leaving")
+    state = usersctl.ok("export", "--as-state").stdout
+    usersctl.ok("apply", "-", "--adopt", stdin=state)
+    usersctl.ok("deactivate", "bob@example.com")
+    with usersctl.service() as service, service.store.write() as tx:
+        tx.change_user(leaving.id, active=False, delete_at="2100-01-01T00:00:00.000Z")
+    assert usersctl.ok("apply", "-", stdin=state).stdout == "Nothing to change\n"
+    assert (
+        'email = "bob@example.com"\nname = "Bob"\nrole = "user"\nactive = false\n'
+        in usersctl.ok("export", "--as-state").stdout
+    )
 
 
 def exported(service: Service, *, as_json: bool) -> str:

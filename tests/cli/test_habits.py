@@ -221,6 +221,20 @@ def test_each_command_of_a_hint_is_for_the_database_that_was_named(usersctl: Com
         assert all(each.split(";")[0].endswith(f" --db {usersctl.database}") for each in commands), hint
 
 
+def test_a_command_that_mends_a_file_is_for_the_database_that_was_named(usersctl: Command) -> None:
+    usersctl.add("ada")
+    there, mend = ("--db", str(usersctl.database)), f"usersctl group create staff --db {usersctl.database}"
+    state = 'name = "people"\n[[users]]\nemail = "bob@example.com"\ngroups = ["staff"]\n'
+    for form in ((), ("--json",)):
+        assert f"make it with: {mend}" in usersctl(*there, "apply", "-", *form, stdin=state).stderr
+        rows = "email,groups\nbob@example.com,staff\n"
+        assert f"make it with: {mend}, or all" in usersctl(*there, "import", "-", *form, stdin=rows).stderr
+    invited = usersctl.ok(*there, "import", "-", "--invite", stdin="email\nbob@example.com\n").stderr
+    assert f"see: usersctl invite list --db {usersctl.database}\n" in invited
+    told = usersctl.ok(*there, "invite", "resend", "2").stderr
+    assert f"usersctl link invite USER --db {usersctl.database}\n" in told
+
+
 def test_a_hint_repeats_a_database_on_a_server_without_a_password(usersctl: Command) -> None:
     server = "postgresql://users@127.0.0.1:1/users"
     assert (

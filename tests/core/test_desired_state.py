@@ -167,7 +167,7 @@ active = false
 name = "Staff"
 """
     assert problems(text) == [
-        ("file", 'name is missing: give the file one, such as name = "people"'),
+        ("file", 'name is missing: begin the file with one, such as name = "people"'),
         ("line 1", "unknown key naem; perhaps name; known are name, users, groups"),
         ("line 4", "email: Invalid email format: 'nonsense'"),
         ("line 5", "role: Role must be one of admin, user: 'boss'"),
@@ -187,6 +187,11 @@ name = "Staff"
 def test_entries_in_one_list_are_named_by_their_lines() -> None:
     text = 'name = "x"\nusers = [\n  {email = "ada@example.com"},\n  {email = "b", role = "x"}, {}\n]\n'
     assert [where for where, _ in problems(text)] == ["line 4", "line 4", "line 4"]
+
+
+def test_a_list_of_an_unknown_name_is_named_by_its_line() -> None:
+    text = 'name = "x"\n[[user]]\nemail = "ada@example.com"\n[[user]]\n'
+    assert problems(text) == [("line 2", "unknown key user; perhaps users; known are name, users, groups")]
 
 
 # In each, something looks like a header, a bracket, a comment or the end of the value, and is not.
@@ -345,6 +350,7 @@ def test_an_account_that_no_file_or_another_one_manages_is_a_conflict(
     with pytest.raises(Conflicts) as refused:
         apply(service, people(ADA, BOB, CY, groups=("staff",)))
     assert isinstance(refused.value, Taken)
+    assert refused.value.hint == "--adopt takes over what exists"
     assert [message for _, message in refused.value.problems] == [
         "group staff exists, and is managed by the file 'others'",
         f"user 1 ({ADA}) exists, and is managed by no file",
@@ -496,6 +502,24 @@ def test_groups_of_new_accounts_are_in_the_trail(service: Service) -> None:
     assert service.groups.get("staff").members == 2
 
 
+def test_every_row_of_the_trail_names_the_file(service: Service, add: Callable[..., User]) -> None:
+    add("ada")
+    service.registration.register(CY, "Cy", "correct horse battery", by=OPERATOR)
+    service.groups.create("board", by=OPERATOR)
+    before = len(audit(service))
+    bob = {"email": BOB, "groups": ["staff"], "invite": True}
+    apply(
+        service, people({"email": ADA, "groups": ["staff"]}, bob, CY, groups=("board", "staff")), adopt=True
+    )
+    apply(service, people({"email": ADA, "name": "Countess", "groups": []}), prune="delete")
+    rows = audit(service)[before:]
+    assert {row.action for row in rows} == {
+        *("create", "invite", "adopt", "update", "delete", "group-adopt", "group-create", "group-add"),
+        *("group-delete", "group-remove"),
+    }
+    assert {row.details.get("file") for row in rows} == {"people"}
+
+
 def test_webhooks_hear_of_what_a_file_does(make_service: Callable[..., Service]) -> None:
     webhook = Webhook("ops", "https://ops.example.com/hook", ("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0",))
     service = make_service(webhooks=(webhook,))
@@ -533,8 +557,11 @@ def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
     with service.store.write() as tx:
         tx.reserve(user.id, ADA, "2999-01-01T00:00:00.000Z")
     with pytest.raises(Conflicts) as refused:
-        apply(service, people(ADA), adopt=True)
+        apply(service, people(ADA))
     assert f"is reserved for user {user.id}" in refused.value.problems[0].message
+    assert refused.value.hint is None  # no --adopt helps
+    with pytest.raises(Conflicts):
+        apply(service, people(ADA), adopt=True)
 
 
 def test_a_claim_to_an_address_yields(service: Service, add: Callable[..., User]) -> None:

@@ -243,10 +243,8 @@ def update(
     done = "Unchanged:" if after == before else "Updated"
     run.out.result(f"{done} {_described(after)}", after.as_json())
     if unlink is not None:
-        run.out.note(
-            f"Provider {unlink}: a sign-in there with {after.email} links it again;"
-            f" usersctl deactivate {after.id} shuts it out"
-        )
+        shut_out = run.options.repeated_in(f"to shut it out: usersctl deactivate {after.id}")
+        run.out.note(f"Provider {unlink}: a sign-in there with {after.email} links it again; {shut_out}")
 
 
 def _refuse_unknown_provider(service: "Service", user: User, name: str) -> None:

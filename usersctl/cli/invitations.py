@@ -167,9 +167,8 @@ def _print_lines(run: "Invocation", verb: str, accounts: Iterator[tuple[User, st
         from usersctl.mail.folder import mail_folder
 
         folder = mail_folder(run.loaded.settings)
-        run.out.note(
-            f"Note: no mail server: emails go into {folder}; a link for each: usersctl link invite USER"
-        )
+        link = run.options.repeated_in("a link for each: usersctl link invite USER")
+        run.out.note(f"Note: no mail server: emails go into {folder}; {link}")
 
 
 def _as_json(waiting: "Waiting") -> dict[str, Any]:

@@ -26,5 +26,6 @@ def rotate(ctx: Context) -> None:
         run.out.note(f"{file} has a new first line: keep a copy of the file apart from the backups")
     if rotated.unreadable:
         secrets = counted(rotated.unreadable, "secret")
-        run.out.note(f"No key opens {secrets}, which stay as they are; see: usersctl doctor")
+        see = run.options.repeated_in("see: usersctl doctor")
+        run.out.note(f"No key opens {secrets}, which stay as they are; {see}")
         raise typer.Exit(ExitCode.PARTLY_FAILED)

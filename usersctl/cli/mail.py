@@ -133,8 +133,7 @@ def test(ctx: Context, to: Annotated[str, Argument(metavar="TO", help="The addre
     try:
         answer = outbox.sender(settings)(message, address, 0)
     except sending.Undeliverable as error:
-        hint = run.options.repeated_in("see: usersctl config show --origin")
-        run.out.error(error, code="undeliverable", hint=hint)
+        run.out.error(error, code="undeliverable", hint="see: usersctl config show --origin")
         raise typer.Exit(ExitCode.PARTLY_FAILED) from None
     told = f"Sent to {address}" if settings.mailer_host else "No mail server is configured"
     run.out.result(f"{told}: {answer}", {"to": address, "answer": answer})
@@ -175,7 +174,8 @@ def link(
     email = account.called if kind is CONFIRM_NEW_EMAIL else account.email
     run.out.note(f"For {email}; works once, within {_in_words(lifetime or kind.lifetime)}:")
     if purpose is Purpose.RESET and not account.active:
-        run.out.note(f"The account is inactive, and stays so. To let it in: usersctl activate {account.id}")
+        let_in = run.options.repeated_in(f"To let it in: usersctl activate {account.id}")
+        run.out.note(f"The account is inactive, and stays so. {let_in}")
     if run.out.json:
         run.out.write_json({"url": url, "email": email, "purpose": str(purpose)})
     else:

@@ -34,7 +34,7 @@ class Options(NamedTuple):
 
     def repeated_in(self, text: str | None) -> str | None:
         """The commands that a text suggests work on the configuration and database of this one."""
-        return with_options(text, self.to_repeat())
+        return text and with_options(text, self.to_repeat())
 
 
 VALUES = ("--config", "--db")

@@ -16,12 +16,14 @@ from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
 from usersctl.models import Newcomer, User
 from usersctl.named import NamedTuple
+from usersctl.text import listed
 
 if TYPE_CHECKING:
     from usersctl.service import Service
 
 MOST = 1_000_000  # bytes that are read as a password, so that /dev/zero by mistake does not fill the memory
 LONGEST_USER = 1000  # characters of a line that names a user
+NAMED = 10  # unknown users in a message
 
 PasswordStdin = Annotated[bool, Option("--password-stdin", help="Read the password from standard input.")]
 PasswordFile = Annotated[
@@ -93,16 +95,24 @@ def invocation(ctx: Context) -> Invocation:
 
 
 def users(service: "Service", references: Iterable[str], *, if_exists: bool = False) -> list[User]:
-    """Every user once. An unknown one stops the command before it changes anything."""
+    """Every user once. Unknown ones stop the command before it changes anything."""
     accounts: dict[int, User] = {}
+    unknown: dict[str, NotFound] = {}
     for reference in expanded(references):
         try:
             user = service.accounts.find(reference)
-        except NotFound:
+        except NotFound as problem:
             if not if_exists:
-                raise
+                unknown[reference] = problem
+            if len(unknown) > NAMED:  # perhaps the words of another file
+                break
         else:
             accounts.setdefault(user.id, user)
+    if len(unknown) > 1:
+        hint = "look for them with: usersctl list --search TEXT"
+        raise NotFound(f"No users {listed([*map(repr, unknown)], NAMED)}", hint=hint)
+    for error in unknown.values():
+        raise error
     return list(accounts.values())
 
 

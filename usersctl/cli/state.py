@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, NoReturn
@@ -15,7 +16,7 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.cli.show.listing import print_json_array
-from usersctl.errors import Invalid
+from usersctl.errors import Forbidden, Invalid
 from usersctl.store.progress import Progress, unwatched, watched
 from usersctl.text import counted
 
@@ -39,7 +40,8 @@ def apply(
     ctx: Context,
     file: Annotated[str, Argument(metavar="FILE|-", help="TOML or JSON; - is standard input.")],
     plan: Annotated[
-        bool, Option("--plan", help="Only print what would change; exit code 8 if anything would.")
+        bool,
+        Option("--plan", "--dry-run", help="Only print what would change; exit code 8 if anything would."),
     ] = False,
     adopt: Annotated[
         bool, Option("--adopt", help="Take over accounts and groups that exist and that the file names.")
@@ -66,7 +68,8 @@ def apply(
         service = run.service(write=not plan)
         changes = service.desired_state.plan(state, options)
         if plan:
-            _print_plan(run, changes)
+            with suppress(BrokenPipeError):  # of `| head`, which has read enough
+                _print_plan(run, changes)
         elif not changes:
             run.out.result(NOTHING, {"changes": []})
         else:
@@ -99,7 +102,11 @@ def _agreed(run: "Invocation", changes: "list[Change]", *, yes: bool) -> "list[C
     """The plan, if a person at a terminal agrees to it; None if the command does not ask."""
     if not run.may_ask or yes or run.out.json:
         return None
-    show_changes(run.out, changes)
+    try:
+        show_changes(run.out, changes)
+    except BrokenPipeError:  # of `| head`
+        hint = "read it with --plan, and confirm with --yes"
+        raise Forbidden("The plan was not read to its end; nothing was done", hint=hint) from None
     confirm(run, f"Apply: {summary(changes, PLANNED)}?", yes=False)
     return changes
 
@@ -114,7 +121,10 @@ def _apply(
     yes: bool,
 ) -> None:
     is_agreed = shown is not None
-    done = service.desired_state.apply(state, options, confirmed=yes or is_agreed, shown=shown, by=run.actor)
+    with run.out.progress("Applying changes") as draw:
+        done = service.desired_state.apply(
+            state, options, confirmed=yes or is_agreed, shown=shown, progress=draw, by=run.actor
+        )
     run.out.is_done = True
     if run.out.json:
         _print_json(done)
@@ -143,10 +153,13 @@ def _print_json(changes: "list[Change]") -> None:
 def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoReturn:
     """Each problem by its file and its place."""
     name = "standard input" if file == "-" else file
-    problems = [problem._asdict() | {"file": name} for problem in error.problems]
+    problems = [
+        {"where": where, "message": str(run.options.repeated_in(message)), "file": name}
+        for where, message in error.problems
+    ]
     if not run.out.json:
-        for problem in error.problems:
-            print(f"{one_line(name)}, {problem.where}: {one_line(problem.message)}", file=sys.stderr)
+        for problem in problems:
+            print(f"{one_line(name)}, {problem['where']}: {one_line(problem['message'])}", file=sys.stderr)
     run.out.error(error, code=error.code, hint=error.hint, problems=problems)
     raise typer.Exit(code_of(error)) from None
 
@@ -207,6 +220,7 @@ def _entry(standing: "Standing") -> dict[str, object]:
     entry: dict[str, object] = {"email": user.email, "name": user.name, "role": user.role}
     if user.awaits_owner:
         entry["invite"] = True  # it becomes active when its owner accepts
-    elif user.delete_at is None:  # a decision would stop the deletion that its owner asked for
-        entry["active"] = user.active
+    elif not user.active and user.delete_at is None:
+        # `active = true` would undo what an admin decides later, and the deletion that an owner asks for.
+        entry["active"] = False
     return entry | {"groups": list(standing.groups)}

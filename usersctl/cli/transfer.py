@@ -185,7 +185,8 @@ def _report_done(
     if done.invited and dry_run:
         run.out.note(f"Would invite: {done.invited}")
     elif done.invited:
-        run.out.note(f"Invited: {done.invited}; see: usersctl invite list")
+        see = run.options.repeated_in("see: usersctl invite list")
+        run.out.note(f"Invited: {done.invited}; {see}")
     if done.without_password > done.invited:
         count = done.without_password - done.invited
         run.out.note(f"New accounts without a password: {count}; their owners set one through a reset email")

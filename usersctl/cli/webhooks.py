@@ -78,8 +78,7 @@ def test(ctx: Context, name: Name) -> None:
     try:
         event_id, answer = _webhooks(run, write=False).test(name, by=run.actor)
     except NotDelivered as error:
-        hint = run.options.repeated_in(f"see: usersctl webhook show {name}")
-        run.out.error(error, code="undeliverable", hint=hint)
+        run.out.error(error, code="undeliverable", hint=f"see: usersctl webhook show {name}")
         raise typer.Exit(ExitCode.PARTLY_FAILED) from None
     run.out.result(f"{name} took {event_id}: {answer.status}", {"id": event_id, "status": answer.status})
 

@@ -10,6 +10,7 @@ from usersctl.groups import change_groups, create_group, delete_group, group_nam
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
 from usersctl.models import Actor, Newcomer, User
 from usersctl.state.planning import (
+    BATCH,
     CREATED,
     DELETED,
     GROUP,
@@ -20,49 +21,61 @@ from usersctl.state.planning import (
     View,
     batches,
 )
+from usersctl.store.progress import Progress
 from usersctl.store.transaction import Transaction
 
 
 class Applying:
-    def __init__(self, tx: Transaction, emails: EmailQueue, name: str, *, by: Actor) -> None:
+    def __init__(
+        self, tx: Transaction, emails: EmailQueue, name: str, progress: Progress, *, by: Actor
+    ) -> None:
         self.tx = tx
         self.emails = emails
         self.name = name  # of the file
+        self.progress = progress
         self.by = by
 
     def carry_out(self, changes: Sequence[Change]) -> None:
         """What needs others comes after them: members after their group, the last admin's leave after a new admin."""
+        self.done, self.total = 0, len(changes)
 
         def some(action: str, kind: str) -> list[Change]:
             return [change for change in changes if (change.action, change.kind) == (action, kind)]
 
         for change in some(CREATED, GROUP):
-            create_group(self.tx, change.key, by=self.by)
+            create_group(self.tx, change.key, by=self.by, file=self.name)
             self.tx.manage_group(self.name, change.key)
         for change in some(UPDATED, GROUP):
             self.tx.manage_group(self.name, change.key)
             self.tx.audit(self.by, "group-adopt", group=change.key, file=self.name)
-        for _, user in self._with_accounts(some(DELETED, REGISTRATION)):
-            self._remove_registration(user)
-        for created in batches(some(CREATED, USER)):
+        for lapsed in self._parts(some(DELETED, REGISTRATION)):
+            for _, user in self._with_accounts(lapsed):
+                self._remove_registration(user)
+        for created in self._parts(some(CREATED, USER)):
             self._create(created)
         gaining_first = sorted(some(UPDATED, USER), key=lambda change: -change.admins)
-        for updated in batches(gaining_first):
+        for updated in self._parts(gaining_first):
             self._update(updated)
-        for _, user in self._with_accounts(some(DELETED, USER)):
-            delete_users(self.tx, [user], by=self.by)
+        for deleted in self._parts(some(DELETED, USER)):
+            users = [user for _, user in self._with_accounts(deleted)]
+            delete_users(self.tx, users, by=self.by, file=self.name)
         for change in some(DELETED, GROUP):
-            delete_group(self.tx, group_named(self.tx, change.key), by=self.by)
+            delete_group(self.tx, group_named(self.tx, change.key), by=self.by, file=self.name)
 
-    def _with_accounts(self, changes: Sequence[Change]) -> Iterator[tuple[Change, User]]:
-        for batch in batches(changes):
-            standings = self.tx.standings_of([change.key for change in batch])
-            for change in batch:
-                yield change, standings[change.key].user
+    def _parts(self, changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+        for part in batches(changes):
+            yield part
+            self.done += len(part)
+            if self.total > BATCH:  # few are done at once
+                self.progress(self.done, self.total)
+
+    def _with_accounts(self, changes: Sequence[Change]) -> list[tuple[Change, User]]:
+        standings = self.tx.standings_of([change.key for change in changes])
+        return [(change, standings[change.key].user) for change in changes]
 
     def _remove_registration(self, user: User) -> None:
         remove = remove_registration if has_lapsed(self.tx, user) else overrule_registration
-        remove(self.tx, user, by=self.by)
+        remove(self.tx, user, by=self.by, file=self.name)
 
     def _create(self, changes: Sequence[Change]) -> None:
         """All by the same statements: one for each account would keep other writers waiting."""
@@ -90,7 +103,7 @@ class Applying:
         join_groups(tx, members)
         if created:
             tx.audit_each(self.by, "create", created)
-        change_groups(tx, [(user, [], view["groups"]) for user, view in invitees], by=self.by)
+        change_groups(tx, [(user, [], view["groups"]) for user, view in invitees], by=self.by, file=self.name)
         for user, _ in invitees:
             self._send_invitation(user, is_nameless=_is_nameless(user), created=True)
 
@@ -110,6 +123,7 @@ class Applying:
             is_nameless=is_nameless,
             created=created,
             by=self.by,
+            file=self.name,
         )
 
     def _await_owner(self, user_id: int, newcomer: Newcomer) -> None:
@@ -122,13 +136,13 @@ class Applying:
         )
 
     def _update(self, changes: Sequence[Change]) -> None:
-        accounts = list(self._with_accounts(changes))
+        accounts = self._with_accounts(changes)
         moved = [
             (user, change.before["groups"], change.after["groups"])
             for change, user in accounts
             if change.before and change.after
         ]
-        change_groups(self.tx, moved, by=self.by)
+        change_groups(self.tx, moved, by=self.by, file=self.name)
         for change, user in accounts:
             self._update_account(user, change.before or {}, change.after or {})
 

@@ -39,7 +39,8 @@ class Places:
     def line(self, place: Place) -> int:
         """Of the place, or what it is in; 0 if the document has neither."""
         kind, number, _ = place
-        known = (self._lines.get(each) for each in (place, (kind, number, None), (kind, None, None)))
+        around = ((kind, number, None), (kind, None, None), (kind, 0, None))
+        known = (self._lines.get(each) for each in (place, *around))
         return next(filter(None, known), 0)
 
     def named(self, place: Place) -> str:

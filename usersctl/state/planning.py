@@ -67,7 +67,7 @@ def plan(tx: Transaction, settings: Settings, state: State, options: Options) ->
     if planning.unknown:
         raise Broken(planning.unknown)
     if planning.conflicts:
-        hint = None if options.adopt else "--adopt takes over what exists"
+        hint = "--adopt takes over what exists" if planning.is_adoptable else None
         raise Conflicts(planning.conflicts, hint=hint)
     admins = tx.active_admins()
     if admins and admins + sum(change.admins for change in changes) < 1:
@@ -82,6 +82,7 @@ class _Planning:
         self.state = state
         self.options = options
         self.conflicts: list[Problem] = []
+        self.is_adoptable = False  # one of the conflicts
         self.unknown: list[Problem] = []  # groups that accounts of the file are in
         self.managers = tx.managers_of_groups()
         self.listed = {group.name for group in state.groups}
@@ -203,6 +204,7 @@ class _Planning:
             return False
         if self.options.adopt:
             return True
+        self.is_adoptable = True
         whose = "is managed by no file" if manager is None else f"is managed by the file {manager!r}"
         self._conflict(place, f"{noun} exists, and {whose}")
         return False

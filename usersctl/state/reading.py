@@ -131,7 +131,9 @@ class _Reading:
         self._refuse_unknown(self.document, _KEYS, "", None)
         name = self._field(self.document, "name", _name_of_file, "", None)
         if "name" not in self.document:
-            self._refuse(("name", None, None), 'name is missing: give the file one, such as name = "people"')
+            self._refuse(
+                ("name", None, None), 'name is missing: begin the file with one, such as name = "people"'
+            )
         groups = tuple(self._groups())
         users = tuple(self._users())
         self._refuse_twins("users", ((user.place(), user.email) for user in users))

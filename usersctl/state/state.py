@@ -12,6 +12,7 @@ from usersctl.permissions import admit
 from usersctl.state.applying import Applying
 from usersctl.state.planning import Change, Options, plan
 from usersctl.state.reading import State
+from usersctl.store.progress import Progress, unwatched
 from usersctl.store.store import Store
 
 
@@ -39,6 +40,7 @@ class DesiredState(NamedTuple):
         *,
         confirmed: bool,
         shown: list[Change] | None = None,
+        progress: Progress = unwatched,
         by: Actor,
     ) -> list[Change]:
         """All changes, or none. `shown`: the plan to which the operator agreed, which has to be the plan still."""
@@ -55,7 +57,7 @@ class DesiredState(NamedTuple):
                     "This deactivates, deletes, ends an invitation or takes the role admin; nothing was done",
                     hint="look at it with --plan, and confirm with --yes",
                 )
-            Applying(tx, self.emails, state.name, by=by).carry_out(changes)
+            Applying(tx, self.emails, state.name, progress, by=by).carry_out(changes)
         return changes
 
     @contextmanager

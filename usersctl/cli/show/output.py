@@ -28,9 +28,11 @@ class Output:
     is_done = False  # the work of the command, of which only the report is missing
 
     def __init__(self, options: Options) -> None:
+        self._options = options
         self.json = options.json
         self.quiet = options.quiet
-        self.color = not options.no_color and not os.environ.get("NO_COLOR")
+        is_dumb = os.environ.get("TERM") == "dumb"  # as the shell of Emacs is
+        self.color = not (options.no_color or os.environ.get("NO_COLOR") or is_dumb)
         self.terminal = sys.stdout.isatty()
 
     # --- data: stdout ---
@@ -126,6 +128,7 @@ class Output:
             print(clean(text), file=sys.stderr)
 
     def error(self, error: Exception, *, code: str, hint: str | None = None, **more: Any) -> None:
+        hint = self._options.repeated_in(hint)
         told = error.in_full if isinstance(error, UsersError) else str(error)
         message = clean(told) or type(error).__name__
         if self.json:
