@@ -107,7 +107,12 @@ def redacted(query: str) -> str:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         return "?***"
-    return "?" + urlencode([(key, _redacted_value(key, value)) for key, value in pairs], safe="*/?")
+    return "?" + urlencode([(_name_in(key), _redacted_value(key, value)) for key, value in pairs], safe="*/?")
+
+
+def _name_in(key: str) -> str:
+    """A link whose query was encoded once more has all of it in one name, a token included."""
+    return re.split("[=%]", key, maxsplit=1)[0]
 
 
 def _redacted_value(key: str, value: str) -> str:
