@@ -183,6 +183,7 @@ WRONG: list[tuple[str, Any]] = [
     *(("nonce", value) for value in (..., None, "", "n-2", "\ud800", 5, ["n-1"])),
     *(("exp", value) for value in (..., None, "tomorrow", SECONDS - 61, -1, 10**300, True, float("inf"))),
     *(("iat", value) for value in (..., None, "now", SECONDS + 61, SECONDS - 661, 0, 10**300, True)),
+    *(("nbf", value) for value in (None, "now", SECONDS + 61, -1, 10**300, True)),
     *(("azp", value) for value in (None, "", "other", ["client-77"])),
 ]  # fmt: skip
 
@@ -206,6 +207,7 @@ def test_several_audiences_need_the_client_as_the_authorized_party() -> None:
 
 def test_the_clocks_may_differ_by_a_minute() -> None:
     for now in (NOW - LEEWAY, NOW + timedelta(seconds=300) + LEEWAY - timedelta(seconds=1)):
+        checked(signed(nbf=SECONDS), EXPECTED._replace(now=now), Keys(jwk("ec")))
         checked(signed(), EXPECTED._replace(now=now), Keys(jwk("ec")))
     late = signed(exp=SECONDS + 10**6)
     checked(late, EXPECTED._replace(now=NOW + OLDEST + LEEWAY), Keys(jwk("ec")))

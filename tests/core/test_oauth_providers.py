@@ -19,11 +19,13 @@ from support.commands import PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 from support.hostile import DISCOVERY, Hostile, Waiting, answer, bomb, dripped, endless, hostile, silent
+from support.identities import provider_settings
 from support.oauth_site import CALLBACK, GO, Browser, answered, asked, error_of
 from support.web import Reply, Site, running
 
-from usersctl.oauth.http import MOST_BYTES, WHOLE, _authorities
-from usersctl.oauth.providers import DISCOVERY_KEPT
+from usersctl.errors import SignInRefused
+from usersctl.oauth.http import MOST_BYTES, WHOLE, HttpClient, _authorities
+from usersctl.oauth.providers import DISCOVERY_KEPT, OpenIdProvider
 from usersctl.service import Service
 
 SECRET = "client-secret-5f1c"
@@ -259,6 +261,17 @@ def test_an_invalid_token_answer_ends_the_sign_in(visit: Visit, provider: Hostil
     assert [line for line in visit.site.log if line["event"] in ("error", "library")] == []
     assert not provider.holds("X-Evil")
     assert {request.headers["authorization"] for request in provider.asked("/userinfo")} <= {"Bearer x"}
+
+
+def test_an_answer_that_is_nested_deeper_than_the_library_reads_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(5_000):
+        nested = [nested]
+    http = HttpClient()
+    http.json = lambda *_, **__: {"access_token": "x", "nested": nested}  # type: ignore[method-assign]
+    provider = OpenIdProvider(provider_settings("work"), CALLBACK, http, FakeClock())
+    with pytest.raises(SignInRefused, match="RecursionError"):
+        provider._exchange("https://id.example/token", "code", "verifier", secret_in_body=True)
 
 
 ODD_PROFILES: list[dict[str, Any]] = [

@@ -102,7 +102,7 @@ def _check(payload: dict[str, Any], expected: Expected) -> None:
     audience, nonce = payload.get("aud"), payload.get("nonce")
     audiences = audience if isinstance(audience, list) else [audience]
     azp = payload.get("azp", expected.client_id if len(audiences) == 1 else None)
-    expires, issued = _moment(payload.get("exp")), _moment(payload.get("iat"))
+    expires, issued, begins = map(_moment, (payload.get("exp"), payload.get("iat"), payload.get("nbf", 0)))
     now = expected.now
     holds = {
         "iss": expected.issuer is None or payload.get("iss") == expected.issuer,
@@ -111,11 +111,12 @@ def _check(payload: dict[str, Any], expected: Expected) -> None:
         "nonce": expected.nonce is None or _is_same(nonce, expected.nonce),
         "exp": expires is not None and now < expires + LEEWAY,
         "iat": issued is not None and now - OLDEST - LEEWAY <= issued <= now + LEEWAY,
+        "nbf": begins is not None and begins <= now + LEEWAY,
     }
     for name, right in holds.items():
         if not right:
             value = "" if name == "nonce" else f": {_shown(payload.get(name))}"
-            hint = ", unless a clock is wrong" * (name in ("exp", "iat"))
+            hint = ", unless a clock is wrong" * (name in ("exp", "iat", "nbf"))
             raise refused(f"the ID token has a wrong {name}{value}{hint}")
 
 

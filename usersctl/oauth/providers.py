@@ -106,7 +106,7 @@ class CodeFlow:
             raise refused_by_provider(
                 "the provider refuses the code:", error.error, error.description
             ) from None
-        except (Warning, TypeError, ArithmeticError, ValueError, AttributeError) as error:
+        except (Warning, TypeError, ArithmeticError, ValueError, AttributeError, RecursionError) as error:
             raise refused(f"the provider's answer to the code is invalid: {type(error).__name__}") from None
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]{1,8192}", token):
             raise refused("the provider's access token has an invalid form")
