@@ -408,6 +408,17 @@ def test_the_discovery_document_is_fetched_once_an_hour(
     assert (len(provider.asked(DISCOVERY)), len(provider.asked("/moved"))) == (2, 1)
 
 
+def test_a_discovery_document_from_before_the_clock_was_set_back_is_fetched_again(
+    visit: Visit, provider: Hostile, clock: FakeClock
+) -> None:
+    clock.move(days=365)
+    assert visit().header("Location") == "/"
+    clock.move(days=-365)
+    assert visit().header("Location") == "/"
+    assert visit().header("Location") == "/"
+    assert len(provider.asked(DISCOVERY)) == 2
+
+
 def test_a_failed_discovery_is_repeated_by_the_next_sign_in(visit: Visit, provider: Hostile) -> None:
     provider.answers[DISCOVERY] = answer({}, status="500 Oops")
     assert visit.failure() == "oauth_failed"

@@ -172,8 +172,10 @@ class OpenIdProvider(CodeFlow):
         return profile._replace(auth_time=grant.claims.auth_time, amr=grant.claims.amr)
 
     def endpoints(self) -> Endpoints:
+        now = self.now()
         with self._lock:
-            if self._cached is not None and self._cached[0] > self.now():
+            # Not if it is from the future: the clock was set back.
+            if self._cached is not None and now < self._cached[0] <= now + DISCOVERY_KEPT:
                 return self._cached[1]
         endpoints = self._discover()
         with self._lock:
