@@ -266,6 +266,14 @@ def test_a_row_that_was_changed_by_hand_is_shown_all_the_same(service: Service) 
     assert [row["details"] for row in rows] == [{"illegible": "[1]"}, {}, {"illegible": "{"}]
 
 
+@pytest.mark.parametrize("details", ['{"name": "\\ud800"}', "[" * 5_000])
+def test_details_that_no_answer_can_hold_are_shown_as_they_are(service: Service, details: str) -> None:
+    write(service, ("system", "create", 1))
+    by_hand(service.store.database, f"UPDATE audit SET details = '{details}'")  # noqa: S608
+    (row,) = service.trail.page(Wanted(), limit=9).rows
+    assert row["details"] == {"illegible": details}
+
+
 @pytest.mark.parametrize("set_back", [-(10**18), -(10**10), 0, 10**18])
 def test_a_note_of_the_end_that_was_changed_by_hand_hides_no_row_and_stops_no_change(
     service: Service, clock: FakeClock, set_back: int

@@ -301,7 +301,9 @@ def _row_of(row: Sequence[Any]) -> AuditRow:
     """`row`: as the columns hold it."""
     try:
         details = json.loads(row[7])
-    except ValueError:  # changed by hand
+        if "\\u" in row[7]:
+            _encoded(details).encode()  # half a character, which no answer can hold, is a ValueError
+    except (ValueError, RecursionError):  # changed by hand
         details = None
     if not isinstance(details, dict):
         details = {"illegible": row[7]}
