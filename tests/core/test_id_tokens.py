@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -133,6 +134,14 @@ def test_a_signature_that_no_published_key_made_is_refused() -> None:
     ):
         assert "no key" in refusal(token, keys=Keys(key)), key
     assert "no key" in refusal(token, keys=Keys())
+
+
+def test_a_private_key_is_not_read_because_that_can_take_hours() -> None:
+    token, number = signed("RS256", "rsa"), base64.urlsafe_b64encode(b"\xff" * 1024).decode().rstrip("=")
+    began = time.process_time()
+    assert "no key" in refusal(token, keys=Keys(jwk("rsa", n=number, d=number)))
+    assert time.process_time() - began < 0.5
+    assert "no key" in refusal(signed(), keys=Keys(jwk("ec", d="AQ")))
 
 
 def test_a_short_key_is_refused() -> None:
