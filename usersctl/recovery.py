@@ -94,10 +94,13 @@ class Recovery(NamedTuple):
             if link.about is not None:
                 take_back(tx, user, Enrolment.read(link.about), by=by)
             # An intruder who came in through an identity provider must not come in there again.
-            tx.delete_identities(user.id)
+            unlinked = [identity.provider for identity in tx.delete_identities(user.id)]
             changes: dict[str, Any] = {}
             if user.delete_at is not None:  # by the intruder, or the owner has thought again
                 changes = {"active": True}
             changed = tx.change_user(user.id, password_hash=UNUSABLE, delete_at=None, **changes)
             self.emails.add(tx, RESET, changed, changed.email)
-            tx.audit(by, "not-me", changed, **changes)
+            undone: dict[str, Any] = {"unlinked": unlinked} if unlinked else {}
+            if user.email != email:
+                undone |= {"email": email, "old_email": user.email}
+            tx.audit(by, "not-me", changed, **changes, **undone)

@@ -11,10 +11,12 @@ from typing import IO, Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from usersctl.clock import Clock, stamp, utc_now
+from usersctl.secrets import API_TOKEN
 from usersctl.text import visible
 
 # Query parameters with one of these words in their name may hold a secret.
 SECRET = re.compile(r"token|code|state|password", re.IGNORECASE)
+_TOKEN = re.compile(f"{API_TOKEN}[A-Za-z0-9_-]{{20,}}")
 LONGEST_QUERY = 2_000  # that is logged: to decode one of 15,000 characters takes as long as many requests
 
 _encode = json.JSONEncoder(ensure_ascii=True).encode
@@ -108,7 +110,18 @@ def redacted(query: str) -> str:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         return "?***"
-    return "?" + urlencode([(key, _redacted_value(key, value)) for key, value in pairs], safe="*/?")
+    shown = [(_name_in(key), _redacted_value(key, value)) for key, value in pairs]
+    return without_tokens("?" + urlencode(shown, safe="*/?"))
+
+
+def without_tokens(text: str) -> str:
+    """API tokens can be told by their form, wherever in an address a client puts one."""
+    return _TOKEN.sub(f"{API_TOKEN}***", text) if API_TOKEN in text else text
+
+
+def _name_in(key: str) -> str:
+    """A link whose query was encoded once more has all of it in one name, a token included."""
+    return re.split("[=%]", key, maxsplit=1)[0]
 
 
 def _redacted_value(key: str, value: str) -> str:

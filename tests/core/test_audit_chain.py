@@ -69,6 +69,7 @@ def test_an_untouched_trail_is_unbroken(trail: Command) -> None:
         (["DELETE FROM audit", "DELETE FROM audit_head"], None, "note of where the trail ends is missing"),
         (["UPDATE audit_head SET hash = zeroblob(32)"], None, "does not end in the row"),
         (["UPDATE audit_head SET n = 5"], None, "should after 5"),
+        (["UPDATE audit_head SET set_back = -1"], None, "filters by time miss rows"),
         (
             [
                 "UPDATE audit SET id = 100 WHERE id = 2",

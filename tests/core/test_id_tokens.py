@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -135,6 +136,14 @@ def test_a_signature_that_no_published_key_made_is_refused() -> None:
     assert "no key" in refusal(token, keys=Keys())
 
 
+def test_a_private_key_is_not_read_because_that_can_take_hours() -> None:
+    token, number = signed("RS256", "rsa"), base64.urlsafe_b64encode(b"\xff" * 1024).decode().rstrip("=")
+    began = time.process_time()
+    assert "no key" in refusal(token, keys=Keys(jwk("rsa", n=number, d=number)))
+    assert time.process_time() - began < 0.5
+    assert "no key" in refusal(signed(), keys=Keys(jwk("ec", d="AQ")))
+
+
 def test_a_short_key_is_refused() -> None:
     with pytest.warns(Warning, match="below the minimum"):
         token = signed("RS256", "short rsa")
@@ -183,6 +192,7 @@ WRONG: list[tuple[str, Any]] = [
     *(("nonce", value) for value in (..., None, "", "n-2", "\ud800", 5, ["n-1"])),
     *(("exp", value) for value in (..., None, "tomorrow", SECONDS - 61, -1, 10**300, True, float("inf"))),
     *(("iat", value) for value in (..., None, "now", SECONDS + 61, SECONDS - 661, 0, 10**300, True)),
+    *(("nbf", value) for value in (None, "now", SECONDS + 61, -1, 10**300, True)),
     *(("azp", value) for value in (None, "", "other", ["client-77"])),
 ]  # fmt: skip
 
@@ -206,6 +216,7 @@ def test_several_audiences_need_the_client_as_the_authorized_party() -> None:
 
 def test_the_clocks_may_differ_by_a_minute() -> None:
     for now in (NOW - LEEWAY, NOW + timedelta(seconds=300) + LEEWAY - timedelta(seconds=1)):
+        checked(signed(nbf=SECONDS), EXPECTED._replace(now=now), Keys(jwk("ec")))
         checked(signed(), EXPECTED._replace(now=now), Keys(jwk("ec")))
     late = signed(exp=SECONDS + 10**6)
     checked(late, EXPECTED._replace(now=NOW + OLDEST + LEEWAY), Keys(jwk("ec")))

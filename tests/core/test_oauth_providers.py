@@ -19,11 +19,13 @@ from support.commands import PASSWORD, Command
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 from support.hostile import DISCOVERY, Hostile, Waiting, answer, bomb, dripped, endless, hostile, silent
+from support.identities import provider_settings
 from support.oauth_site import CALLBACK, GO, Browser, answered, asked, error_of
 from support.web import Reply, Site, running
 
-from usersctl.oauth.http import MOST_BYTES, WHOLE, _authorities
-from usersctl.oauth.providers import DISCOVERY_KEPT
+from usersctl.errors import SignInRefused
+from usersctl.oauth.http import MOST_BYTES, WHOLE, HttpClient, _authorities
+from usersctl.oauth.providers import DISCOVERY_KEPT, OpenIdProvider
 from usersctl.service import Service
 
 SECRET = "client-secret-5f1c"
@@ -261,6 +263,17 @@ def test_an_invalid_token_answer_ends_the_sign_in(visit: Visit, provider: Hostil
     assert {request.headers["authorization"] for request in provider.asked("/userinfo")} <= {"Bearer x"}
 
 
+def test_an_answer_that_is_nested_deeper_than_the_library_reads_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(5_000):
+        nested = [nested]
+    http = HttpClient()
+    http.json = lambda *_, **__: {"access_token": "x", "nested": nested}  # type: ignore[method-assign]
+    provider = OpenIdProvider(provider_settings("work"), CALLBACK, http, FakeClock())
+    with pytest.raises(SignInRefused, match="RecursionError"):
+        provider._exchange("https://id.example/token", "code", "verifier", secret_in_body=True)
+
+
 ODD_PROFILES: list[dict[str, Any]] = [
     *({"sub": value} for value in (None, 1, True, [], {}, "", "\x00", "a\nb", "ä", "\ud800", "x" * 256)),
     *({"email": value} for value in (None, 1, [], ["ada@example.com"], {}, "", "ada", "\ud800@example.com", "a@b.example, c@d.example", "x" * 200_000)),
@@ -393,6 +406,17 @@ def test_the_discovery_document_is_fetched_once_an_hour(
     provider.answers["/moved"] = answer(provider.token)
     assert visit().header("Location") == "/"
     assert (len(provider.asked(DISCOVERY)), len(provider.asked("/moved"))) == (2, 1)
+
+
+def test_a_discovery_document_from_before_the_clock_was_set_back_is_fetched_again(
+    visit: Visit, provider: Hostile, clock: FakeClock
+) -> None:
+    clock.move(days=365)
+    assert visit().header("Location") == "/"
+    clock.move(days=-365)
+    assert visit().header("Location") == "/"
+    assert visit().header("Location") == "/"
+    assert len(provider.asked(DISCOVERY)) == 2
 
 
 def test_a_failed_discovery_is_repeated_by_the_next_sign_in(visit: Visit, provider: Hostile) -> None:

@@ -10,6 +10,7 @@ from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.identities import link
 from support.postbox import Link, last_link, link_in, send_all, sent
+from support.tables import audit
 
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Invalid, TooMany, Unauthenticated, UsersError
@@ -421,6 +422,15 @@ def test_recovery_is_in_the_audit_without_secrets(service: Service, ada: User) -
         rows = list(tx.audit_rows(user_id=ada.id))
     assert [row.action for row in rows] == ["create", "reset-password", "not-me"]
     assert not [row for row in rows if {link.token, second.token, NEW} & set(map(str, row))]
+
+
+def test_the_trail_says_what_this_wasnt_me_took_back(service: Service, ada: User) -> None:
+    moved(service, ada, "thief@example.com")
+    link(service, ada.id, "1001", provider="google")
+    not_me(service, notice_of_change(service))
+    row = audit(service)[-1]
+    assert (row.action, row.email) == ("not-me", ADA)
+    assert row.details == {"unlinked": ["google"], "email": ADA, "old_email": "thief@example.com"}
 
 
 def test_a_link_that_an_operator_printed_resets(service: Service, ada: User) -> None:

@@ -266,6 +266,41 @@ def test_a_row_that_was_changed_by_hand_is_shown_all_the_same(service: Service) 
     assert [row["details"] for row in rows] == [{"illegible": "[1]"}, {}, {"illegible": "{"}]
 
 
+@pytest.mark.parametrize("details", ['{"name": "\\ud800"}', "[" * 5_000])
+def test_details_that_no_answer_can_hold_are_shown_as_they_are(service: Service, details: str) -> None:
+    write(service, ("system", "create", 1))
+    by_hand(service.store.database, f"UPDATE audit SET details = '{details}'")  # noqa: S608
+    (row,) = service.trail.page(Wanted(), limit=9).rows
+    assert row["details"] == {"illegible": details}
+
+
+@pytest.mark.parametrize("set_back", [-(10**18), -(10**10), 0, 10**18])
+def test_a_note_of_the_end_that_was_changed_by_hand_hides_no_row_and_stops_no_change(
+    service: Service, clock: FakeClock, set_back: int
+) -> None:
+    write(service, ("system", "create", 1))
+    clock.move(days=1)
+    changes = f"latest = 'never', set_back = {set_back}"
+    by_hand(service.store.database, f"UPDATE audit_head SET {changes}")  # noqa: S608
+    write(service, ("system", "create", 2))
+    clock.move(days=1)
+    assert ids(service, since="36h") == [2]
+    assert ids(service, until="36h") == [1]
+
+
+def test_a_note_that_hides_rows_of_a_clock_that_was_set_back_is_found(
+    service: Service, clock: FakeClock
+) -> None:
+    for hours in (0, -2, 1):
+        clock.move(hours=hours)
+        write(service, ("system", "create", 1))
+    with service.store.read() as tx:
+        assert tx.check_audit().problem is None
+    by_hand(service.store.database, "UPDATE audit_head SET set_back = set_back - 1")
+    with service.store.read() as tx:
+        assert "filters by time miss rows" in str(tx.check_audit().problem)
+
+
 @pytest.mark.sqlite  # a server takes UTF-8 only
 def test_a_row_with_text_that_is_no_utf_8_is_shown_all_the_same(service: Service) -> None:
     write(service, ("system", "create", 1))

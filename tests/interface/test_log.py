@@ -219,6 +219,8 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
     site.client().login(ada.email, WRONG)
     site.client(headers={"Authorization": f"Bearer {api.token}"}).get("/api/users/me")
     site.client().get(f"/api/users/me?access_token={api.token}")
+    site.client().get(f"/api/users/me?api_key={api.token}")
+    site.client().delete(f"/api/users/me/tokens/{api.token}")
     site.client().get(f"/setup?token={setup}")
     site.client().get(f"/setup%3Ftoken={setup}")
     site.client().get(f"/nowhere?x=1&token={setup}")
@@ -258,6 +260,10 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
         ("redirect=/x?token=abc", "?redirect=/x?***"),
         ("token=abc%00%ff", "?token=***"),
         ("token", "?token=***"),
+        ("token%3Dabc%26email%3Dx", "?token=***"),
+        (f"api_key=usr_{'x' * 49}&page=2", "?api_key=usr_***&page=2"),
+        ("email%3Dx%26token%3Dabc", "?email=***"),
+        ("token%253Dabc", "?token=***"),
         ("&".join(f"a{n}=token" for n in range(60)), "?***"),
         ("%" * 2_001, "?***"),
     ],

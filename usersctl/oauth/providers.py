@@ -106,7 +106,7 @@ class CodeFlow:
             raise refused_by_provider(
                 "the provider refuses the code:", error.error, error.description
             ) from None
-        except (Warning, TypeError, ArithmeticError, ValueError, AttributeError) as error:
+        except (Warning, TypeError, ArithmeticError, ValueError, AttributeError, RecursionError) as error:
             raise refused(f"the provider's answer to the code is invalid: {type(error).__name__}") from None
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]{1,8192}", token):
             raise refused("the provider's access token has an invalid form")
@@ -172,8 +172,10 @@ class OpenIdProvider(CodeFlow):
         return profile._replace(auth_time=grant.claims.auth_time, amr=grant.claims.amr)
 
     def endpoints(self) -> Endpoints:
+        now = self.now()
         with self._lock:
-            if self._cached is not None and self._cached[0] > self.now():
+            # Not if it is from the future: the clock was set back.
+            if self._cached is not None and now < self._cached[0] <= now + DISCOVERY_KEPT:
                 return self._cached[1]
         endpoints = self._discover()
         with self._lock:

@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from usersctl.store.statements import Statements
 LOOKED_AT = 500  # rows for one page: more would take as long as the trail is large
 _NONE = {"user_id": "0", "actor": "''", "action": "''"}  # filters with an index, and SQL for no value
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_LONGEST = (_LAST - _FIRST) // timedelta(milliseconds=1)
 _AUDIT = ", ".join(AuditRow._fields)
 _encoded = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -78,8 +79,7 @@ class Audit(Statements):
             rows.append((*row, link))
         self._insert_rows("audit", AuditRow._fields, rows)
         if self.now_text < latest:
-            milliseconds = (moment(latest) - moment(self.now_text)) // timedelta(milliseconds=1)
-            set_back = max(set_back, milliseconds)
+            set_back = max(set_back, _milliseconds(self.now_text, latest))
         latest = max(latest, self.now_text)
         self._end = _End(last + len(rows), link, latest, set_back, added + len(rows))
 
@@ -183,7 +183,8 @@ class Audit(Statements):
             "SELECT (SELECT min(id) FROM audit), (SELECT max(id) FROM audit),"
             " coalesce((SELECT set_back FROM audit_head), 0)"
         ).fetchone()
-        first, last, set_back = row[0] or 1, row[1] or 0, timedelta(milliseconds=row[2])
+        first, last = row[0] or 1, row[1] or 0
+        set_back = timedelta(milliseconds=min(max(0, row[2]), _LONGEST))  # it may be changed by hand
         ids = range(first, last + 1)
         start, stop = 0, len(ids)
         if since is not None:
@@ -228,11 +229,28 @@ class Audit(Statements):
         return head if head and isinstance(head.rows, int) and isinstance(head.hash, bytes) else None
 
     def check_audit(self, expected: bytes | None = None, progress: Progress = unwatched) -> chain.ChainResult:
-        """Checks every row against the chain."""
+        """Checks every row against the chain, and that the note of where it ends hides none from a filter by time."""
+        latest, set_back = "", 0
+
+        def timed(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+            nonlocal latest, set_back
+            for row in rows:
+                at = str(row[1])
+                if at < latest:
+                    set_back = max(set_back, _milliseconds(at, latest))
+                else:
+                    latest = at
+                yield row
+
         with self._readable("surrogateescape"):
-            head = self.audit_head()
-            rows = self._stream(f"SELECT {_AUDIT} FROM audit ORDER BY id")
-            return chain.check(watched(rows, progress, head.rows if head else None), head, expected)
+            head, noted = self.audit_head(), self._end_so_far().set_back
+            rows = timed(self._stream(f"SELECT {_AUDIT} FROM audit ORDER BY id"))
+            result = chain.check(watched(rows, progress, head.rows if head else None), head, expected)
+        if result.problem is None and noted < set_back:
+            return result._replace(
+                problem="the note of where the trail ends was changed: filters by time miss rows"
+            )
+        return result
 
     def check_audit_on(self, after: int, rows: int, at_most: int) -> chain.ChainStep:
         """Checks at most so many rows after this id. `rows`: the number of rows up to this id."""
@@ -265,6 +283,14 @@ class Audit(Statements):
             connection.text_factory = str
 
 
+def _milliseconds(since: str, until: str) -> int:
+    """Between two times; 0 if one of them was changed by hand and is none."""
+    try:
+        return (moment(until) - moment(since)) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return 0
+
+
 def _within(driving: dict[str, Any], ids: range) -> tuple[list[str], list[Any]]:
     """The conditions of a filter with an index, and their values."""
     conditions = [*(f"{name} = ?" for name in driving), "id >= ?", "id < ?"]
@@ -275,7 +301,9 @@ def _row_of(row: Sequence[Any]) -> AuditRow:
     """`row`: as the columns hold it."""
     try:
         details = json.loads(row[7])
-    except ValueError:  # changed by hand
+        if "\\u" in row[7]:
+            _encoded(details).encode()  # half a character, which no answer can hold, is a ValueError
+    except (ValueError, RecursionError):  # changed by hand
         details = None
     if not isinstance(details, dict):
         details = {"illegible": row[7]}
