@@ -76,6 +76,30 @@ def test_the_trial_of_the_manual_leads_to_the_application(usersctl: Command, kin
         assert headers_of(visitor.get("/"))["remote-email"] == "ada@example.com"
 
 
+def test_the_short_file_of_the_manual_leads_to_the_daemon_and_closes_verify(usersctl: Command) -> None:
+    (file,) = blocks(section("docs/operating/proxy.md", "Print a configuration"), "nginx")
+    port, daemon = free_port(), free_port()
+    usersctl.configure(
+        f'baseUrl = "http://localhost:{port}"\nserver = {{port = {daemon}, trustedProxies = ["127.0.0.1"]}}\n'
+    )
+    for old, new in (
+        (r" +ssl_certificate.*\n", ""),
+        ("listen 443 ssl", f"listen 127.0.0.1:{port}"),
+        ("127.0.0.1:8080", f"127.0.0.1:{daemon}"),
+        ("accounts.example.com", "localhost"),
+    ):
+        file, places = re.subn(old, new, file)
+        assert places, old
+    with serving(usersctl, port=daemon), STARTS["nginx"](usersctl.folder, file, port) as proxy:
+        assert proxy.visitor().get("/login").status == 200
+        for target in (
+            "/api/users/auth/verify",
+            "//api/users/auth/verify?role=user",
+            "/api/users/auth%2fverify",
+        ):
+            assert proxy.visitor().get(target).status == 404, target
+
+
 # --- headers ---
 
 
