@@ -155,6 +155,29 @@ def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, ho
         assert here.visitor().get("/page", headers=sent).status == 401
 
 
+def test_another_server_of_nginx_that_takes_underscores_lets_no_visitor_name_the_user(tmp_path: Path) -> None:
+    def beside_another(snippet: str) -> str:
+        (address,) = re.findall(r"listen (\S+);", snippet)
+        return f"server {{ listen {address} default_server; underscores_in_headers on; }}\n{snippet}"
+
+    words = ("--header", "X-WEBAUTH-USER=email")
+    with house("nginx", tmp_path, plain=True, words=words, edited=beside_another) as here:
+        names = (
+            "Remote_User",
+            "Remote_Email",
+            "Remote_Role",
+            "Remote_Groups",
+            "Remote_Assertion",
+            "X-WEBAUTH_USER",
+        )
+        visitor = here.visitor(here.ada)
+        # Up to the Host, nginx reads a request as the other server says.
+        forged = dict.fromkeys((*names, "X_WEBAUTH_USER", "Other_Header"), "forged")
+        visitor.headers = forged | visitor.headers
+        headers = headers_of(visitor.get("/page"))
+        assert [name for name, value in headers.items() if "forged" in value] == ["other-header"]
+
+
 def test_caddy_lets_no_request_pass_if_the_daemon_sends_other_names(tmp_path: Path) -> None:
     """Else the application would get a placeholder of Caddy as the name of the user."""
     with house("caddy", tmp_path, plain=True) as here:
