@@ -32,6 +32,8 @@ OTHERS = (
     # Of certificates that a client showed to a proxy.
     "X-Forwarded-Client-Cert", "X-Forwarded-Tls-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "X-Ssl-Client-Cert",
     "X-Ssl-Client-Dn", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Verify", "Ssl-Client-Cert", "Ssl-Client-Verify",
+    # Of the scheme, for which the proxies send X-Forwarded-Proto, and of a prefix of the path.
+    "X-Forwarded-Scheme", "X-Forwarded-Ssl", "X-Forwarded-Protocol", "X-Scheme", "X-Url-Scheme", "Front-End-Https", "X-Script-Name",
 )
 # fmt: on
 

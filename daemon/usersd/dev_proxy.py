@@ -4,6 +4,7 @@ For each request it asks `verify`, as nginx or Caddy would, and does with the an
 """
 
 import http.client
+import re
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_network
 from typing import Any
@@ -169,8 +170,8 @@ class DevProxy:
 
 
 def _read_as(name: str) -> str:
-    """The name of a header as PHP reads it."""
-    return name.replace(".", "_")
+    """The name of a header as the most lenient servers read it."""
+    return re.sub(r"[^A-Z0-9]", "_", name)
 
 
 def _parts(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Iterator[bytes]:

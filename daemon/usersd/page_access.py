@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, product
 from operator import and_, or_
 from typing import Self
 from urllib.parse import unquote
@@ -116,10 +116,13 @@ class PathRules:
         if not self._rules:
             return self._all
         if path is not None and _PLAIN.fullmatch(path):
-            return self._of([part for part in path.split("/") if part])
+            return self._needs_of([part for part in path.split("/") if part])
         if path is None or _is_ambiguous(path):
             return self._all
-        return frozenset().union(*(self._of(reading) for reading in _readings(path)))
+        return frozenset().union(*(self._needs_of(reading) for reading in _readings(path)))
+
+    def _needs_of(self, parts: list[str]) -> frozenset[Requirement]:
+        return frozenset().union(*map(self._of, _as_served(parts)))
 
     def _of(self, parts: list[str]) -> frozenset[Requirement]:
         # Most paths lack a word of the pattern, which is faster to see than that they do not match.
@@ -130,6 +133,18 @@ class PathRules:
 
 
 _PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
+_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl)")
+
+
+def _as_served(parts: list[str]) -> Iterator[list[str]]:
+    """The path itself; a script in it without what follows, or what follows alone, as in /index.php/admin; the folder of an
+    index.html."""
+    scripts = [at for at, part in enumerate(parts, 1) if _SCRIPT.fullmatch(part)]
+    found = {*scripts[:1], *scripts[-1:]}  # servers take the first one, or the last
+    ends = found | {len(parts) - 1} if parts and _stem(parts[-1]) == "index" else found
+    for begin, end in product({0} | found, {len(parts)} | ends):
+        if begin < end or len(parts) <= 1:
+            yield parts[begin:end]
 
 
 def _readings(path: str) -> list[list[str]]:

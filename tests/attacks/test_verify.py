@@ -160,6 +160,12 @@ def test_a_factor_rule_holds_wherever_a_role_rule_does(path: str) -> None:
         ("/*", "/", True), ("/*", "/x", True), ("/", "/", True), ("/", "/x", False), ("/", "", True),
         ("/x/*/y", "/x/1/y", True), ("/x/*/y", "/x/1/2/y", True), ("/x/*/y", "/x/y", True), ("/x/*/y", "/x/1/y/z", False),
         ("/x/*/y", "/x/1/yy", False), ("/x/*/y/*", "/x/1/y/z", True), ("/admin.php", "/admin.php", True), ("/admin.php", "/admin", False),
+        ("/admin/*", "/index.php/admin/x", True), ("/admin/*", "/APP.PHP/admin", True), ("/admin/*", "/a.php/b/c.cgi/admin", True),
+        ("/admin/*", "/a.php/admin/c.php", True), ("/admin", "/admin/index.html", True), ("/admin", "/x.php/admin/Index", True),
+        ("/admin", "/admin/index.html/x", False), ("/", "/index.php", True), ("/admin/*", "/files/admin", False),
+        ("/admin/*", "/v1.2/admin", False), ("/admin.php", "/admin.php/x", True),
+        ("/admin", "/admin.php/x/y", True), ("/admin", "/x.php/admin.php/y", True), ("/", "/app.php", True), ("/", "/x/app.php", False),
+        ("/x.php/y", "/x.php/y", True), ("/x/*/y", "/x/a.php/y", True), ("/admin.txt", "/admin.txt/x", False),
         ("/admin.php/*", "/admin.php/x", True), ("/a%20b", "/a b", True), ("/A", "/a", True), ("/\u00e4", "/\u00c4", True),
         ("/admin/*", "//evil/admin/x", True), ("/admin", "/%2fevil/admin", True), ("/admin", "/\\evil/admin", True),
         ("/x", "/y/../x", True), ("/x", "/y/../z", True), ("/x", "/y%2fz", True), ("/x", "/y\\z", True), ("/x", None, True),
@@ -333,7 +339,7 @@ def time_to_judge(filling: str, size: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "filling", ["/", "/a", "/.a", "%25", "/%2f", "\ufdfa", "\u0301", ";", "@", "/secrets"]
+    "filling", ["/", "/a", "/.a", "%25", "/%2f", "\ufdfa", "\u0301", ";", "@", "/secrets", "/a.php"]
 )
 def test_no_path_keeps_the_thread_that_judges_it(filling: str) -> None:
     assert time_to_judge(filling, 15_000) < 0.02
@@ -342,7 +348,9 @@ def test_no_path_keeps_the_thread_that_judges_it(filling: str) -> None:
     assert [access.verdict(None, path) for path in (long[:1900], long)] == [200, 401]
 
 
-@pytest.mark.parametrize("filling", ["%", "\ufdfa", "\xe9/", "\u3301", "%2525\u0301", "/secrets"])
+@pytest.mark.parametrize(
+    "filling", ["%", "\ufdfa", "\xe9/", "\u3301", "%2525\u0301", "/secrets", "/A.php", "%252fa.pl"]
+)
 def test_nor_does_one_that_is_just_short_enough_to_be_looked_at(filling: str) -> None:
     assert time_to_judge(filling, 1_980) < 0.03
 

@@ -261,6 +261,14 @@ def test_a_proxy_without_a_configured_base_url_is_for_a_trial(usersctl: Command)
     usersctl.ok("snippet", "nginx")
 
 
+def test_a_snippet_for_a_proxy_that_is_not_trusted_says_so(usersctl: Command) -> None:
+    for socket, proxy in (("", "127.0.0.1"), ('socket = "/run/users/usersd.sock"\n', "unix")):
+        usersctl.configure(f"[server]\n{socket}")
+        assert f'Without server.trustedProxies = ["{proxy}"]' in usersctl.ok("snippet", "nginx").stderr
+        usersctl.configure(f'[server]\n{socket}trustedProxies = ["{proxy}"]\n')
+        assert "trustedProxies" not in usersctl.ok("snippet", "nginx").stderr
+
+
 @pytest.mark.parametrize(
     ("app", "origin"),
     [

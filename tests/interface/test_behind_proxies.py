@@ -29,6 +29,7 @@ FORWARD_HEADERS = (
     ("X-Own-Name", "email"),
     ("X-Own-Groups", "groups"),
 )
+MARKS = "!#$%&'*+^`|~"
 MB = 1024 * 1024
 
 
@@ -75,6 +76,30 @@ def test_the_trial_of_the_manual_leads_to_the_application(usersctl: Command, kin
         assert headers_of(visitor.get("/"))["remote-email"] == "ada@example.com"
 
 
+def test_the_short_file_of_the_manual_leads_to_the_daemon_and_closes_verify(usersctl: Command) -> None:
+    (file,) = blocks(section("docs/operating/proxy.md", "Print a configuration"), "nginx")
+    port, daemon = free_port(), free_port()
+    usersctl.configure(
+        f'baseUrl = "http://localhost:{port}"\nserver = {{port = {daemon}, trustedProxies = ["127.0.0.1"]}}\n'
+    )
+    for old, new in (
+        (r" +ssl_certificate.*\n", ""),
+        ("listen 443 ssl", f"listen 127.0.0.1:{port}"),
+        ("127.0.0.1:8080", f"127.0.0.1:{daemon}"),
+        ("accounts.example.com", "localhost"),
+    ):
+        file, places = re.subn(old, new, file)
+        assert places, old
+    with serving(usersctl, port=daemon), STARTS["nginx"](usersctl.folder, file, port) as proxy:
+        assert proxy.visitor().get("/login").status == 200
+        for target in (
+            "/api/users/auth/verify",
+            "//api/users/auth/verify?role=user",
+            "/api/users/auth%2fverify",
+        ):
+            assert proxy.visitor().get(target).status == 404, target
+
+
 # --- headers ---
 
 
@@ -96,7 +121,10 @@ def test_the_application_gets_the_headers_of_the_configuration_and_of_the_snippe
 
 @pytest.mark.parametrize(
     "how",
-    ["as they are", "in small letters", "with underscores", "with one underscore", "mixed", "with dots"],
+    [
+        *("as they are", "in small letters", "with underscores", "with one underscore", "mixed", "with dots"),
+        "with other marks",
+    ],
 )
 def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, how: str) -> None:
     change = {
@@ -106,6 +134,9 @@ def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, ho
         "with one underscore": lambda name: name.replace("-", "_", 1),
         "mixed": lambda name: spellings(name)[-2 % len(spellings(name))].upper(),
         "with dots": lambda name: name.replace("-", "."),  # PHP reads a dot as an underscore
+        "with other marks": lambda name: name.replace(
+            "-", MARKS[len(name) % len(MARKS)]
+        ),  # and lighttpd these
     }[how]
     names = known_names() + [name for name, _ in FORWARD_HEADERS]
     if here.kind == "caddy":
@@ -122,6 +153,29 @@ def test_no_identity_header_of_a_visitor_reaches_the_application(here: House, ho
             == "ada@example.com"
         )
         assert here.visitor().get("/page", headers=sent).status == 401
+
+
+def test_another_server_of_nginx_that_takes_underscores_lets_no_visitor_name_the_user(tmp_path: Path) -> None:
+    def beside_another(snippet: str) -> str:
+        (address,) = re.findall(r"listen (\S+);", snippet)
+        return f"server {{ listen {address} default_server; underscores_in_headers on; }}\n{snippet}"
+
+    words = ("--header", "X-WEBAUTH-USER=email")
+    with house("nginx", tmp_path, plain=True, words=words, edited=beside_another) as here:
+        names = (
+            "Remote_User",
+            "Remote_Email",
+            "Remote_Role",
+            "Remote_Groups",
+            "Remote_Assertion",
+            "X-WEBAUTH_USER",
+        )
+        visitor = here.visitor(here.ada)
+        # Up to the Host, nginx reads a request as the other server says.
+        forged = dict.fromkeys((*names, "X_WEBAUTH_USER", "Other_Header"), "forged")
+        visitor.headers = forged | visitor.headers
+        headers = headers_of(visitor.get("/page"))
+        assert [name for name, value in headers.items() if "forged" in value] == ["other-header"]
 
 
 def test_caddy_lets_no_request_pass_if_the_daemon_sends_other_names(tmp_path: Path) -> None:
@@ -147,9 +201,24 @@ def test_the_application_gets_scheme_host_and_port_as_the_visitor_sees_them(here
     assert reply.json["who"]["email"] == "ada@example.com"  # by the assertion, which covers the host
 
 
+def test_a_visitor_chooses_neither_scheme_nor_prefix(here: House) -> None:
+    names = (
+        "X-Forwarded-Scheme",
+        "X-Forwarded-Ssl",
+        "X-Forwarded-Protocol",
+        "X-Forwarded-Prefix",
+        "X-Scheme",
+    )
+    forged = dict.fromkeys((*names, "X-Url-Scheme", "Front-End-Https", "X-Script-Name"), "forged")
+    headers = headers_of(here.visitor(here.ada).get("/page", headers=forged))
+    assert [name for name, value in headers.items() if value == "forged"] == []
+
+
 def test_a_request_for_one_host_with_the_name_of_another_reaches_no_application(here: House) -> None:
     host = f"localhost:{here.proxy.port}"
     for target, named in (
+        ("/page", "evil.example"),
+        ("/page", f"evil.example:{here.proxy.port}"),
         (f"http://{host}/page", "evil.example"),
         (f"http://{host}/page", f"evil.example:{here.proxy.port}"),
         ("http://evil.example/page", host),
@@ -232,7 +301,7 @@ def test_the_address_of_a_visitor_comes_through_a_cdn(tmp_path: Path, kind: str,
     def behind_a_cdn(snippet: str) -> str:
         if kind == "nginx":
             lines_here = lines.replace("192.0.2.0/24", "127.0.0.1")
-            return snippet.replace("server_name", f"{lines_here}server_name", 1)
+            return snippet.replace("    server_name", f"{lines_here}    server_name", 1)
         snippet = re.sub(r"(reverse_proxy 127\S+)\n", r"\1 {\n}\n", snippet)
         return re.sub(r"(reverse_proxy 127\S+ \{\n)", rf"\1{lines}", snippet)
 

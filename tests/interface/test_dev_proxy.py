@@ -127,7 +127,7 @@ def test_no_visitor_names_the_user_in_a_header(behind: Behind) -> None:
         "X-Real-IP",
     )
     forged = dict.fromkeys((*known_names(), *more), "root")
-    forged |= {name.replace("-", mark): "root" for name in forged for mark in "_."}
+    forged |= {name.replace("-", mark): "root" for name in forged for mark in "_.~"}
     for client in (behind.visitor, behind.user):
         # In several requests, because the head of one is limited.
         for first in range(0, len(forged), 40):

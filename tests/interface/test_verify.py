@@ -165,13 +165,15 @@ def test_no_script_reads_cookies_and_passwords_by_verify(make_site: Make) -> Non
 
 
 def test_no_visitor_reaches_verify_by_another_spelling_of_its_address(make_site: Make) -> None:
-    """Some proxies keep visitors from the address as it is written: to them %2F is no slash."""
+    """Some proxies keep visitors from the address as it is written: to them %2F is no slash, and // not one."""
     site = make_site(trusted_proxies=HERE)
     ada = site.signed_in(site.add())
     for spelling in (
         "/api/users/auth%2Fverify",
         "/api/users/auth/%76erify",
         "/%61pi/users/auth/verify?role=user",
+        "//api/users/auth/verify",
+        "///api/users/auth/verify?role=user",
     ):
         reply = ada.get(spelling, headers={"Cookie": "sid=1", "Authorization": "Basic YTpi"})
         assert (reply.status, reply.header("Cookie"), reply.header("Remote-User")) == (404, None, None)

@@ -170,7 +170,9 @@ class Front(NamedTuple):
 
     def _for_nginx(self) -> dict[str, str]:
         sent, sources = {name.lower() for name, _ in self.names}, self.sources
-        strips = [f'proxy_set_header {name} "";' for name in self.stripped if name.lower() not in sent]
+        stripped = [name for name in self.stripped if name.lower() not in sent]
+        stripped += [one for name in (*dict(self.names), ASSERTION) for one in spellings(name)[1:]]
+        strips = [f'proxy_set_header {name} "";' for name in stripped]
         identity = [f"    proxy_set_header {name:<18} $users_{kind};" for name, kind in self.names]
         kinds = [kind for kind in KINDS if kind in {kind for _, kind in self.names}]
         answer = [

@@ -140,6 +140,12 @@ def snippet(
     run.out.note(f"Put it into: {name.place}")
     if name.then:
         run.out.note(f"Then: {name.then}")
+    if name in PROXIES and not site.settings.trusted_proxies:
+        proxy = "unix" if site.settings.socket else "127.0.0.1"
+        run.out.note(
+            f'Without server.trustedProxies = ["{proxy}"], or the address of the proxy, the daemon believes nothing that it says: '
+            "no page is public, and no cookie reaches the application"
+        )
     if site.tells_no_database and "${options}" in (FOLDER / name.file).read_text("utf-8"):
         source = run.loaded.origins["database"].source
         run.out.note(

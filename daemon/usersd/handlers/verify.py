@@ -162,9 +162,10 @@ def _asked(query: dict[str, str]) -> dict[str, str]:
 
 
 def _is_spelled_otherwise(request: Request) -> bool:
-    """Proxies keep visitors from this address, and some compare it as it is written: to them %2F is no slash."""
+    """Proxies keep visitors from this address, and some compare it as it is written: to them %2F is no slash, and // not one."""
     written: str = request.environ.get("REQUEST_URI") or request.environ.get("RAW_URI", "")
-    return "%" in written.partition("?")[0]
+    path = written.partition("?")[0]
+    return "%" in path or path.startswith("//")
 
 
 def _is_page(request: Request, original: Original) -> bool:
