@@ -101,7 +101,7 @@ def begin(
     state, nonce, verifier = new_token(), new_token(), new_token()
     with sign_in.place():
         url = sign_in.authorization_url(state=state, nonce=nonce, challenge=challenge_of(verifier))
-    if len(then) > MAX_TARGET:
+    if len(then) + then.count('"') > MAX_TARGET:  # JSON takes two characters for a quotation mark
         then = ""
     for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:
         request.new_cookies.set(oldest, "", max_age=0)
