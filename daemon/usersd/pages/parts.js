@@ -8,7 +8,8 @@ async function refresh() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   showTimes(fresh);
   retitle($("h1", fresh).textContent);
-  for (const { id } of all("[data-part]")) replacePart($("#" + id), $("#" + id, fresh));
+  // What is ticked and not saved yet stays.
+  for (const part of all("[data-part]")) if (![...all("input", part)].some(isChanged)) replacePart(part, $("#" + part.id, fresh));
 }
 
 // The focus stays on the same button, or goes to the heading above it.

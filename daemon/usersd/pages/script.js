@@ -122,9 +122,10 @@ async function refusalText(answer, message = "") {
   return answer.status < 500 && message ? message.replace(/[^.]$/, "$&.") : t("say.failed");
 }
 
-// A note at the top of the page, where it is seen and read aloud: an open dialog is closed.
+// A note at the top of the page, where it is seen and read aloud: an open dialog is closed, and keeps the kind of the
+// note as its returnValue.
 function say(text, className = "note", ...more) {
-  $("dialog[open]")?.close();
+  $("dialog[open]")?.close(className);
   clearNotes();
   const note = make("p", className, text, ...more);
   note.tabIndex = -1;
@@ -188,7 +189,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     const here = encodeURIComponent(location.pathname + location.search);
     const again = makeLink("", t("say.again"), "/login?redirect=" + here);
     const note = say(t("say.ended"), "note bad ended", " ", again);
-    if ([...all("input, textarea")].some((field) => field.value !== field.defaultValue)) {
+    if ([...all("input, textarea")].some(isChanged)) {
       again.target = "_blank";
       note.append(" ", t("say.kept"));
     }
@@ -226,9 +227,23 @@ function onPress(button, action) {
 // data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended;
 // data-proof: the page that proves anew who the visitor is, and comes back.
 
+// Whether a field is not as the page came with it, or as it was saved last.
+function isChanged({ options, value, defaultValue, checked, defaultChecked }) {
+  if (options) return [...options].some((option) => option.selected !== option.defaultSelected);
+  return value !== defaultValue || checked !== defaultChecked;
+}
+
+// What the fields hold was saved.
+function settle(within) {
+  for (const field of all("input", within)) [field.defaultValue, field.defaultChecked] = [field.value, field.checked];
+  for (const option of all("option", within)) option.defaultSelected = option.selected;
+}
+
+// A change (PATCH) has only what was changed: the page may be older than the account.
 function fields(form) {
   const values = {};
   for (const input of all("[name]", form)) {
+    if (form.dataset.method === "PATCH" && !isChanged(input)) continue;
     if (input.type === "hidden") input.value ||= address?.value || "";
     if (input.dataset.list !== undefined) {
       const items = input.value.split(/[\s,]+/).filter((item) => item && (input.type !== "checkbox" || input.checked));
@@ -385,6 +400,7 @@ async function finish(form, result, values) {
     say(text);
     for (const input of all("[type=password]", form)) empty(input);
     document.dispatchEvent(new CustomEvent("changed", { detail: result }));
+    if (form.dataset.method === "PATCH") settle(form);
   } else {
     (form.closest("section") || form).hidden = true;
     if (title) retitle(title);
@@ -445,12 +461,14 @@ for (const way of all(".ways a, .primary")) {
 // --- the session ---
 
 for (const button of all("[data-logout]")) {
+  on(button, "click", (event) => event.preventDefault()); // a link, on pages that need no script
   onPress(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout);
 }
 
 // Another tab may have ended the session, or signed in again, perhaps as another user.
+// What is shown only once, in a dialog that does not close by itself, stays.
 on(document, "visibilitychange", async () => {
-  if (!signedIn || document.hidden) return;
+  if (!signedIn || document.hidden || $("dialog[open][closedby=none]")) return;
   const result = await ask("GET", "/api/users/me", undefined, () => {});
   if (result && String(result.user.id) !== signedIn) location.reload();
   if (result) $("#notes .ended")?.remove();
