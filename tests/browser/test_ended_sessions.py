@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from support.commands import PASSWORD
-from support.second_factors import with_phone
 from support.fakes import FakeClock
+from support.second_factors import with_phone
 from support.visitors import Visitor, expect, tries
 from support.web import Site
 
@@ -98,7 +98,7 @@ def test_a_new_user_that_was_typed_stays_in_its_dialog_when_the_session_ends(
 def test_recovery_codes_stay_until_they_are_kept_though_the_session_ended_meanwhile(
     ada: Visitor, clock: FakeClock
 ) -> None:
-    client, phone = with_phone(ada.site, clock, "grace")
+    client, _ = with_phone(ada.site, clock, "grace")
     ada.context.add_cookies([{"name": "auth_token", "value": client.token, "url": ada.base}])
     ada.goes("/account")
     ada.presses("Make new codes")

@@ -130,6 +130,7 @@ function say(text, className = "note", ...more) {
   const note = make("p", className, text, ...more);
   note.tabIndex = -1;
   $("#notes").append(note);
+  note.scrollIntoView({ block: "nearest" });
   return note;
 }
 
