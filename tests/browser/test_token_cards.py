@@ -158,9 +158,16 @@ def test_a_long_list_of_addresses_is_taken_whole(site: Site, visit: Visit) -> No
     ada = visit(site)
     ada.signs_in(at="/login?redirect=/account")
     opens_form(ada, "backup")
-    ada.field(RANGES).focus()
-    ada.page.keyboard.insert_text(" ".join(f"192.0.2.{number}" for number in range(50)))
-    ada.presses("Make token")
+    addresses = [f"192.0.2.{number}" for number in range(51)]
+    ada.expected = {400}
+    for count in (51, 50):
+        ada.field(RANGES).select_text()
+        ada.page.keyboard.insert_text(" ".join(addresses[:count]))
+        ada.presses("Make token")
+        if count == 51:
+            expect(ada.field(RANGES)).to_have_accessible_error_message(
+                "These are too many addresses: 50 at most."
+            )
     expect(ada.page.get_by_role("dialog", name="Your new token")).to_be_visible()
     (token,) = (each for each in site.service.sessions.listed(1) if each.kind == "api")
     assert len(token.range_texts) == 50

@@ -368,7 +368,7 @@ function wrongField(form, message) {
   const fieldsOf = [
     [/^Invalid email or|are required$/],
     [/current password/i, "currentPassword"],
-    [/address or range/, "ip"],
+    [/address or range|Too many ranges/, "ip"],
     [/confirmation do not match/, "password_confirmation", "newPasswordConfirmation"],
     [/password/i, "newPassword", "password"],
     [/e-?mail/i, "email"],
