@@ -27,8 +27,7 @@ async function act(button) {
   const { method, path, body, then, ask: question, done, grave } = button.dataset;
   const text = button.textContent;
   if (question && !await sure(text, question, text, undefined, grave === undefined ? "" : "danger")) return;
-  const result = await ask(method, path, body ? JSON.parse(body) : undefined);
-  if (!result) return;
+  if (!await ask(method, path, body ? JSON.parse(body) : undefined)) return;
   if (then) {
     hand("note", done);
     return then;

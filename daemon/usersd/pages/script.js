@@ -160,9 +160,8 @@ function own_path(target) {
 
 // Set by a page that has a dialog for it: asks for a fresh proof of identity, and resolves to true after one.
 let isConfirmed;
-// The same: shows recovery codes, until the visitor has kept them.
-let showCodes;
-let showToken; // the same for an API token
+// The same: show recovery codes and an API token, until the visitor has kept them.
+let showCodes, showToken;
 
 // Calls the API and returns its JSON; null after a failure, which `refused` has shown by then. Recovery codes that come
 // with the answer have been shown, too.
@@ -229,9 +228,8 @@ function onPress(button, action) {
 // data-proof: the page that proves anew who the visitor is, and comes back.
 
 // Whether a field is not as the page came with it, or as it was saved last.
-function isChanged({ options, value, defaultValue, checked, defaultChecked }) {
-  if (options) return [...options].some((option) => option.selected !== option.defaultSelected);
-  return value !== defaultValue || checked !== defaultChecked;
+function isChanged(field) {
+  return field.value !== (field.defaultValue ?? $("[selected]", field).value) || field.checked !== field.defaultChecked;
 }
 
 // What the fields hold was saved.
@@ -433,7 +431,8 @@ function offerResend(form, email) {
 
 for (const form of all("form[data-done], form[data-then]")) {
   const button = $("button:not([type])", form);
-  const enable = () => button?.removeAttribute("disabled"); // a form for a passkey alone has none
+  // A form for a passkey alone has no such button.
+  const enable = () => button?.removeAttribute("disabled");
   // If the texts could not be loaded, a request tries again and reports the failure.
   textsLoaded.then(enable, enable);
   on(form, "submit", (event) => {
@@ -462,7 +461,8 @@ for (const way of all(".ways a, .primary")) {
 // --- the session ---
 
 for (const button of all("[data-logout]")) {
-  on(button, "click", (event) => event.preventDefault()); // a link, on pages that need no script
+  // On pages that need no script it is a link.
+  on(button, "click", (event) => event.preventDefault());
   onPress(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout);
 }
 
@@ -557,7 +557,8 @@ function reveal(input, isShown) {
   const button = $(".show", field);
   const text = t(isShown ? "password.hide" : "password.show");
   input.type = isShown ? "text" : "password";
-  if (!text) return; // no texts could be loaded
+  // No texts could be loaded.
+  if (!text) return;
   button.textContent = text;
   button.setAttribute("aria-label", `${text}: ${$("label", field).textContent}`);
 }

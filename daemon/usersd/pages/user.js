@@ -2,17 +2,16 @@
 
 const edit = $("form[data-method=PATCH]");
 
-// Sends only what was changed: the page may be older than the groups.
+// Only what was changed: the page may be older than the groups.
 async function setGroups(button) {
-  const within = button.closest("section"), boxes = [...all("[name=group]", within)], others = $("[name=others]", within);
-  const named = (ticked, words = "") => [...boxes.filter(ticked).map((box) => box.value), ...words.split(/[\s,]+/).filter(Boolean)];
-  const before = named((box) => box.defaultChecked, others?.defaultValue);
-  const wanted = named((box) => box.checked, others?.value);
-  const present = await ask("GET", button.dataset.groups);
+  const path = button.dataset.groups, within = button.closest("section"), present = await ask("GET", path);
   if (!present) return;
-  const kept = present.groups.filter((name) => wanted.includes(name) || !before.includes(name));
-  const added = wanted.filter((name) => !before.includes(name));
-  if (!await ask("PUT", button.dataset.groups, { groups: [...new Set([...kept, ...added])] })) return;
+  const groups = new Set(present.groups), words = (text) => text.match(/[^\s,]+/g) || [];
+  for (const field of [...all("input", within)].filter(isChanged)) {
+    words(field.defaultValue).forEach((name) => groups.delete(name));
+    if (field.type !== "checkbox" || field.checked) words(field.value).forEach((name) => groups.add(name));
+  }
+  if (!await ask("PUT", path, { groups: [...groups] })) return;
   settle(within);
   await refresh();
   say(button.dataset.done);
