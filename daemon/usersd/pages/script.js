@@ -227,7 +227,7 @@ function onPress(button, action) {
 // data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended;
 // data-proof: the page that proves anew who the visitor is, and comes back.
 
-// Whether a field is not as the page came with it, or as it was saved last.
+// Whether a field is not as the page came with it, or as it was saved last. A list says by `selected` how it came.
 function isChanged(field) {
   return field.value !== (field.defaultValue ?? $("[selected]", field).value) || field.checked !== field.defaultChecked;
 }
