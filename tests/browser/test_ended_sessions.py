@@ -1,7 +1,12 @@
 """A session that is over: what its tabs show, and what they keep."""
 
+from collections.abc import Callable
+
 from support.commands import PASSWORD
+from support.fakes import FakeClock
+from support.second_factors import with_phone
 from support.visitors import Visitor, expect, tries
+from support.web import Site
 
 
 def test_a_session_that_ended_elsewhere_is_noticed_on_the_way_back_to_the_tab(ada: Visitor) -> None:
@@ -59,3 +64,49 @@ def test_the_back_button_shows_nothing_after_signing_out(ada: Visitor) -> None:
     ada.page.go_back()
     ada.is_at("/login?redirect=/")
     ada.misses("Your profile")
+
+
+def test_a_new_user_that_was_typed_stays_in_its_dialog_when_the_session_ends(
+    house: Callable[..., Site], visit: Callable[..., Visitor]
+) -> None:
+    site = house()
+    site.add(role="admin")
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/users")
+    ada.presses("New user")
+    ada.fills(Name="Grace", Email="grace@example.com", Password=PASSWORD)
+    site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
+    ada.expected = {401}
+    ada.presses("Create user")
+    ada.sees("in a new tab, so that what you have typed stays here.")
+    typed_in = ada.page
+    with ada.context.expect_page() as opened:
+        ada.follows("Sign in again")
+    ada.page = opened.value
+    tries(ada, PASSWORD)
+    ada.is_at("/users")
+    ada.page = typed_in
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    ada.misses("Your session has ended.")
+    ada.presses("New user")
+    ada.presses("Create user")
+    ada.sees("grace@example.com has been created and can sign in.")
+    ada.presses("New user")
+    expect(ada.field("Name")).to_have_value("")
+
+
+def test_recovery_codes_stay_until_they_are_kept_though_the_session_ended_meanwhile(
+    ada: Visitor, clock: FakeClock
+) -> None:
+    client, _ = with_phone(ada.site, clock, "grace")
+    ada.context.add_cookies([{"name": "auth_token", "value": client.token, "url": ada.base}])
+    ada.goes("/account")
+    ada.presses("Make new codes")
+    ada.page.locator("dialog[open]").get_by_role("button", name="Make new codes").click()
+    ada.sees("Keep them where you find them")
+    client.delete("/api/users/session")
+    ada.expected = {401}
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange')); fetch('/api/users/me')")
+    expect(ada.page.locator("#codes-list code").first).to_be_visible()
+    ada.presses("I have kept them")
+    ada.is_at("/login?redirect=/account")

@@ -162,6 +162,19 @@ def among_thirty(house: House, visit: Visit) -> Visitor:
     return visit(site, viewport={"width": 1280, "height": 600})
 
 
+def test_a_long_note_hides_no_field_at_a_zoom_of_400_percent(house: House, visit: Visit) -> None:
+    site = house()
+    ada = visit(site, viewport={"width": 320, "height": 256})
+    site.service.accounts.set_password(site.add().id, "another sentence of words", by=OPERATOR)
+    ada.opens_email("Your password for Acme was changed")
+    ada.presses("Lock everyone out")
+    ada.is_at("/forgot-password")
+    ada.has_focus_on(ada.page.locator("#notes p"))
+    for _ in range(3):
+        ada.page.keyboard.press("Tab")
+        assert ada.page.evaluate(SEEN)
+
+
 def test_nothing_that_stays_at_the_top_hides_the_focus(house: House, visit: Visit) -> None:
     ada = among_thirty(house, visit)
 

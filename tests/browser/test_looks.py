@@ -283,7 +283,9 @@ def overview(visitor: Visitor) -> None:
 
 
 def trail(visitor: Visitor) -> None:
-    visitor.site.service.accounts.update(1, name=f"{HTML} {LONG}", by=OPERATOR)
+    service = visitor.site.service
+    service.accounts.update(1, name=f"{HTML} {LONG}", by=OPERATOR)
+    visitor.site.signed_in(service.accounts.find("ada@example.com")).patch("/api/users/me", {"name": LONG})
     visitor.signs_in(at="/login?redirect=/audit")
     visitor.sees("Is the trail whole?")
 

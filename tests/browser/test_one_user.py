@@ -170,6 +170,46 @@ def test_groups_are_set_by_ticking_them(ada: Visitor, grace: User) -> None:
     expect(part(ada, "History")).to_contain_text("group-remove")
 
 
+def test_a_page_that_is_older_than_the_account_changes_only_what_was_typed(ada: Visitor, grace: User) -> None:
+    service = ada.site.service
+    service.accounts.update(grace.id, role="admin", by=OPERATOR)
+    ada.page.reload()
+    service.accounts.update(grace.id, role="user", by=OPERATOR)
+    ada.fills(Name="Grace Hopper")
+    ada.presses("Save")
+    ada.sees("grace@example.com has been saved.")
+    user = service.accounts.get(grace.id)
+    assert (user.name, user.role) == ("Grace Hopper", "user")
+    expect(ada.field("Role")).to_have_value("user")
+    ada.field("Role").select_option("admin")
+    ada.presses("Save")
+    ada.waits(lambda: service.accounts.get(grace.id).role == "admin")
+
+
+def test_groups_that_were_changed_elsewhere_meanwhile_stay_so(ada: Visitor, grace: User) -> None:
+    groups = ada.site.service.groups
+    for name in ("staff", "press", "board"):
+        groups.create(name, by=OPERATOR)
+    groups.set(grace.id, ["staff", "press"], by=OPERATOR)
+    ada.page.reload()
+    groups.set(grace.id, ["press"], by=OPERATOR)
+    ada.page.get_by_label("board").check()
+    part(ada, "Groups").get_by_role("button", name="Save").click()
+    ada.sees("grace@example.com has been saved.")
+    assert groups.of(grace.id) == ("board", "press")
+    expect(ada.page.get_by_label("staff")).not_to_be_checked()
+
+
+def test_groups_that_are_ticked_and_not_saved_yet_stay_ticked_after_another_change(ada: Visitor) -> None:
+    ada.site.service.groups.create("staff", by=OPERATOR)
+    ada.page.reload()
+    ada.page.get_by_label("staff").check()
+    ada.fills(Name="Grace Hopper")
+    part(ada, "Name, email and role").get_by_role("button", name="Save").click()
+    expect(part(ada, "History")).to_contain_text("name: Grace Hopper")
+    expect(ada.page.get_by_label("staff")).to_be_checked()
+
+
 def test_a_user_is_deleted_and_the_list_says_so(ada: Visitor) -> None:
     confirms(ada, "Delete")
     ada.is_at("/users")

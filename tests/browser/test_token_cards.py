@@ -135,6 +135,44 @@ def test_a_token_needs_a_fresh_proof_in_a_dialog_and_goes_on(
     expect(card(ada)).to_contain_text("all that its user may do")
 
 
+def test_a_token_form_is_still_filled_in_after_the_proof_at_a_provider(
+    house: House, visit: Visit, clock: FakeClock
+) -> None:
+    site = house()
+    ada = visit(site)
+    ada.signs_in_by_provider(at="/login?redirect=/account")
+    clock.move(minutes=11)
+    ada.expected = {403}
+    opens_form(ada, "backup")
+    ada.field("Expires after").select_option("30d")
+    card(ada).get_by_role("checkbox", name=re.compile("^me ")).check()
+    ada.fills(**{RANGES: "127.0.0.1"})
+    ada.presses("Make token")
+    ada.signs_in_by_provider()
+    expect(ada.page.get_by_role("dialog", name="Your new token")).to_be_visible()
+    (token,) = (each for each in site.service.sessions.listed(1) if each.kind == "api")
+    assert (token.name, token.scope_names, token.range_texts) == ("backup", ["me"], ["127.0.0.1/32"])
+
+
+def test_a_long_list_of_addresses_is_taken_whole(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/account")
+    opens_form(ada, "backup")
+    addresses = [f"192.0.2.{number}" for number in range(51)]
+    ada.expected = {400}
+    for count in (51, 50):
+        ada.field(RANGES).select_text()
+        ada.page.keyboard.insert_text(" ".join(addresses[:count]))
+        ada.presses("Make token")
+        if count == 51:
+            expect(ada.field(RANGES)).to_have_accessible_error_message(
+                "These are too many addresses: 50 at most."
+            )
+    expect(ada.page.get_by_role("dialog", name="Your new token")).to_be_visible()
+    (token,) = (each for each in site.service.sessions.listed(1) if each.kind == "api")
+    assert len(token.range_texts) == 50
+
+
 def test_a_plain_user_is_offered_what_opens_something_for_them(site: Site, visit: Visit) -> None:
     site.add("root", role="admin")
     for name, count in (("ada", 2), ("root", 7)):

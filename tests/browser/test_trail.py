@@ -55,8 +55,22 @@ def test_an_admin_filters_the_trail_and_comes_back(site: Site, visit: Visit, scr
     assert visitor.page.locator(".what").all_text_contents() == ["update", "create"]
 
 
-def test_a_date_is_not_cut_off_at_a_zoom_of_400_percent(site: Site, visit: Visit) -> None:
-    visitor = visit(site, viewport={"width": 320, "height": 640})
+def test_an_admin_signs_out_of_the_pages_that_need_no_script(site: Site, visit: Visit) -> None:
+    for scripted in (True, False):
+        token = site.signed_in(site.service.accounts.get(1)).token
+        visitor = visit(site, java_script_enabled=scripted)
+        visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+        visitor.goes("/overview")
+        visitor.follows("Sign out")
+        if not scripted:
+            visitor.presses("Sign out")
+        visitor.page.wait_for_url("**/log*")
+        assert visitor.cookie() is None
+
+
+@pytest.mark.parametrize("width", [320, 360, 390])
+def test_a_date_is_not_cut_off_on_a_narrow_screen(site: Site, visit: Visit, width: int) -> None:
+    visitor = visit(site, viewport={"width": width, "height": 640})
     visitor.signs_in(at="/login?redirect=/audit")
     for label in ("From (UTC)", "To (UTC)"):
         assert visitor.field(label).bounding_box()["width"] > 160, label

@@ -8,7 +8,8 @@ async function refresh() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   showTimes(fresh);
   retitle($("h1", fresh).textContent);
-  for (const { id } of all("[data-part]")) replacePart($("#" + id), $("#" + id, fresh));
+  // What is ticked and not saved yet stays.
+  for (const part of all("[data-part]")) if (![...all("input", part)].some(isChanged)) replacePart(part, $("#" + part.id, fresh));
 }
 
 // The focus stays on the same button, or goes to the heading above it.
@@ -26,8 +27,7 @@ async function act(button) {
   const { method, path, body, then, ask: question, done, grave } = button.dataset;
   const text = button.textContent;
   if (question && !await sure(text, question, text, undefined, grave === undefined ? "" : "danger")) return;
-  const result = await ask(method, path, body ? JSON.parse(body) : undefined);
-  if (!result) return;
+  if (!await ask(method, path, body ? JSON.parse(body) : undefined)) return;
   if (then) {
     hand("note", done);
     return then;

@@ -10,7 +10,7 @@ async function showClaim() {
   const { email, claim } = result;
   claimCard.hidden = !claim;
   // Only after a change of the address: otherwise this would replace what the user is typing.
-  if (called !== (claim || result).email) emailField.value = called = (claim || result).email;
+  if (called !== (claim || result).email) emailField.value = emailField.defaultValue = called = (claim || result).email;
   if (!claim) return;
   const text = $("#claim-text");
   text.textContent = fill(text.dataset.text, { email, claim: claim.email, time: localTime(claim.expires_at) });

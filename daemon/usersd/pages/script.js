@@ -122,13 +122,15 @@ async function refusalText(answer, message = "") {
   return answer.status < 500 && message ? message.replace(/[^.]$/, "$&.") : t("say.failed");
 }
 
-// A note at the top of the page, where it is seen and read aloud: an open dialog is closed.
+// A note at the top of the page, where it is seen and read aloud: an open dialog is closed, and keeps the kind of the
+// note as its returnValue.
 function say(text, className = "note", ...more) {
-  $("dialog[open]")?.close();
+  $("dialog[open]")?.close(className);
   clearNotes();
   const note = make("p", className, text, ...more);
   note.tabIndex = -1;
   $("#notes").append(note);
+  note.scrollIntoView({ block: "nearest" });
   return note;
 }
 
@@ -158,9 +160,8 @@ function own_path(target) {
 
 // Set by a page that has a dialog for it: asks for a fresh proof of identity, and resolves to true after one.
 let isConfirmed;
-// The same: shows recovery codes, until the visitor has kept them.
-let showCodes;
-let showToken; // the same for an API token
+// The same: show recovery codes and an API token, until the visitor has kept them.
+let showCodes, showToken;
 
 // Calls the API and returns its JSON; null after a failure, which `refused` has shown by then. Recovery codes that come
 // with the answer have been shown, too.
@@ -188,7 +189,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     const here = encodeURIComponent(location.pathname + location.search);
     const again = makeLink("", t("say.again"), "/login?redirect=" + here);
     const note = say(t("say.ended"), "note bad ended", " ", again);
-    if ([...all("input, textarea")].some((field) => field.value !== field.defaultValue)) {
+    if ([...all("input, textarea")].some(isChanged)) {
       again.target = "_blank";
       note.append(" ", t("say.kept"));
     }
@@ -226,9 +227,22 @@ function onPress(button, action) {
 // data-second: the page for the second step of a sign-in; data-ends: where that page leads when the sign-in has ended;
 // data-proof: the page that proves anew who the visitor is, and comes back.
 
+// Whether a field is not as the page came with it, or as it was saved last. A list says by `selected` how it came.
+function isChanged(field) {
+  return field.value !== (field.defaultValue ?? $("[selected]", field).value) || field.checked !== field.defaultChecked;
+}
+
+// What the fields hold was saved.
+function settle(within) {
+  for (const field of all("input", within)) [field.defaultValue, field.defaultChecked] = [field.value, field.checked];
+  for (const option of all("option", within)) option.defaultSelected = option.selected;
+}
+
+// A change (PATCH) has only what was changed: the page may be older than the account.
 function fields(form) {
   const values = {};
   for (const input of all("[name]", form)) {
+    if (form.dataset.method === "PATCH" && !isChanged(input)) continue;
     if (input.type === "hidden") input.value ||= address?.value || "";
     if (input.dataset.list !== undefined) {
       const items = input.value.split(/[\s,]+/).filter((item) => item && (input.type !== "checkbox" || input.checked));
@@ -352,7 +366,7 @@ function wrongField(form, message) {
   const fieldsOf = [
     [/^Invalid email or|are required$/],
     [/current password/i, "currentPassword"],
-    [/address or range/, "ip"],
+    [/address or range|Too many ranges/, "ip"],
     [/confirmation do not match/, "password_confirmation", "newPasswordConfirmation"],
     [/password/i, "newPassword", "password"],
     [/e-?mail/i, "email"],
@@ -385,6 +399,7 @@ async function finish(form, result, values) {
     say(text);
     for (const input of all("[type=password]", form)) empty(input);
     document.dispatchEvent(new CustomEvent("changed", { detail: result }));
+    if (form.dataset.method === "PATCH") settle(form);
   } else {
     (form.closest("section") || form).hidden = true;
     if (title) retitle(title);
@@ -416,7 +431,8 @@ function offerResend(form, email) {
 
 for (const form of all("form[data-done], form[data-then]")) {
   const button = $("button:not([type])", form);
-  const enable = () => button?.removeAttribute("disabled"); // a form for a passkey alone has none
+  // A form for a passkey alone has no such button.
+  const enable = () => button?.removeAttribute("disabled");
   // If the texts could not be loaded, a request tries again and reports the failure.
   textsLoaded.then(enable, enable);
   on(form, "submit", (event) => {
@@ -445,12 +461,15 @@ for (const way of all(".ways a, .primary")) {
 // --- the session ---
 
 for (const button of all("[data-logout]")) {
+  // On pages that need no script it is a link.
+  on(button, "click", (event) => event.preventDefault());
   onPress(button, async () => await ask("DELETE", "/api/users/session") && button.dataset.logout);
 }
 
 // Another tab may have ended the session, or signed in again, perhaps as another user.
+// What is shown only once, in a dialog that does not close by itself, stays.
 on(document, "visibilitychange", async () => {
-  if (!signedIn || document.hidden) return;
+  if (!signedIn || document.hidden || $("dialog[open][closedby=none]")) return;
   const result = await ask("GET", "/api/users/me", undefined, () => {});
   if (result && String(result.user.id) !== signedIn) location.reload();
   if (result) $("#notes .ended")?.remove();
@@ -538,7 +557,8 @@ function reveal(input, isShown) {
   const button = $(".show", field);
   const text = t(isShown ? "password.hide" : "password.show");
   input.type = isShown ? "text" : "password";
-  if (!text) return; // no texts could be loaded
+  // No texts could be loaded.
+  if (!text) return;
   button.textContent = text;
   button.setAttribute("aria-label", `${text}: ${$("label", field).textContent}`);
 }

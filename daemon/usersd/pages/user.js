@@ -2,11 +2,17 @@
 
 const edit = $("form[data-method=PATCH]");
 
+// Only what was changed: the page may be older than the groups.
 async function setGroups(button) {
-  const within = button.closest("section");
-  const chosen = [...all("[name=group]:checked", within)].map((box) => box.value);
-  const others = $("[name=others]", within)?.value.split(/[\s,]+/).filter(Boolean) || [];
-  if (!await ask("PUT", button.dataset.groups, { groups: [...new Set([...chosen, ...others])] })) return;
+  const path = button.dataset.groups, within = button.closest("section"), present = await ask("GET", path);
+  if (!present) return;
+  const groups = new Set(present.groups), words = (text) => text.match(/[^\s,]+/g) || [];
+  for (const field of [...all("input", within)].filter(isChanged)) {
+    words(field.defaultValue).forEach((name) => groups.delete(name));
+    if (field.type !== "checkbox" || field.checked) words(field.value).forEach((name) => groups.add(name));
+  }
+  if (!await ask("PUT", path, { groups: [...groups] })) return;
+  settle(within);
   await refresh();
   say(button.dataset.done);
 }

@@ -245,16 +245,19 @@ function manageUsers() {
 
   // --- the list ---
 
-  on($("#new"), "click", () => {
-    const newUser = $("form", createDialog);
-    newUser.reset();
-    empty(newUser.elements.password);
-    openDialog(createDialog);
-  });
-  on($("#new-invite"), "click", () => {
-    $("form", inviteDialog).reset();
-    openDialog(inviteDialog);
-  });
+  // A form begins anew, unless the end of the session closed it.
+  function begins(dialog) {
+    const form = $("form", dialog);
+    if (!dialog.returnValue.includes("ended")) {
+      form.reset();
+      for (const input of all("[type=password]", form)) empty(input);
+    }
+    dialog.returnValue = "";
+    openDialog(dialog);
+  }
+
+  on($("#new"), "click", () => begins(createDialog));
+  on($("#new-invite"), "click", () => begins(inviteDialog));
   on(previous, "click", () => { page -= 1; list("pushState"); });
   on(next, "click", () => { page += 1; list("pushState"); });
 
