@@ -91,9 +91,11 @@ def test_a_plan_changes_nothing_and_its_exit_code_tells_of_changes(usersctl: Com
     assert usersctl.emails() == []
     done = usersctl.ok("apply", people)
     assert done.stdout == PLAN
-    assert done.stderr == (
-        "Applied: 3 made\nNew accounts without a password: 1; their owners set one through a reset email\n"
-    )
+    assert done.stderr.splitlines()[:-1] == [
+        "Applied: 3 made",
+        "New accounts without a password: 1; their owners set one through a reset email",
+    ]
+    assert done.stderr.splitlines()[-1].startswith("Note: no mail server: ")
     assert usersctl.ok("apply", people, "--plan").stdout == ""
     assert usersctl.ok("apply", people).stdout == "Nothing to change\n"
     assert usersctl.ok("apply", people, "--quiet").stdout == ""

@@ -231,8 +231,10 @@ def test_a_command_that_mends_a_file_is_for_the_database_that_was_named(usersctl
         assert f"make it with: {mend}, or all" in usersctl(*there, "import", "-", *form, stdin=rows).stderr
     invited = usersctl.ok(*there, "import", "-", "--invite", stdin="email\nbob@example.com\n").stderr
     assert f"see: usersctl invite list --db {usersctl.database}\n" in invited
-    told = usersctl.ok(*there, "invite", "resend", "2").stderr
-    assert f"usersctl link invite USER --db {usersctl.database}\n" in told
+    resent = usersctl.ok(*there, "invite", "resend", "bob@example.com").stderr
+    state = 'name = "people"\n[[users]]\nemail = "cy@example.com"\ninvite = true\n'
+    for told in (invited, resent, usersctl.ok(*there, "apply", "-", stdin=state).stderr):
+        assert f"usersctl link invite USER --db {usersctl.database}\n" in told
 
 
 def test_a_hint_repeats_a_database_on_a_server_without_a_password(usersctl: Command) -> None:

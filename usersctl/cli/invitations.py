@@ -163,12 +163,8 @@ def _print_lines(run: "Invocation", verb: str, accounts: Iterator[tuple[User, st
             print(clean(line), flush=True)
     if not line:
         run.out.result("Nobody to invite; nothing to do", [])
-    elif verb == INVITED and run.loaded.settings.mailer_host is None:
-        from usersctl.mail.folder import mail_folder
-
-        folder = mail_folder(run.loaded.settings)
-        link = run.options.repeated_in("a link for each: usersctl link invite USER")
-        run.out.note(f"Note: no mail server: emails go into {folder}; {link}")
+    elif verb == INVITED:
+        run.note_where_invitations_go()
 
 
 def _as_json(waiting: "Waiting") -> dict[str, Any]:

@@ -74,6 +74,15 @@ class Invocation:
             self._store.close()
             self._store = None
 
+    def note_where_invitations_go(self) -> None:
+        """If there is no mail server."""
+        if self.loaded.settings.mailer_host is None:
+            from usersctl.mail.folder import mail_folder
+
+            folder = mail_folder(self.loaded.settings)
+            link = self.options.repeated_in("a link for each: usersctl link invite USER")
+            self.out.note(f"Note: no mail server: emails go into {folder}; {link}")
+
     @property
     def may_ask(self) -> bool:
         """Questions need a terminal, and no --no-input."""

@@ -137,6 +137,8 @@ def _apply(
         run.out.note(
             f"New accounts without a password: {without_password}; their owners set one through a reset email"
         )
+    if any((change.after or {}).get("sends_invitation") for change in done):
+        run.note_where_invitations_go()
 
 
 def _has_no_way_in(change: "Change") -> bool:

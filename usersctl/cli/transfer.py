@@ -187,6 +187,7 @@ def _report_done(
     elif done.invited:
         see = run.options.repeated_in("see: usersctl invite list")
         run.out.note(f"Invited: {done.invited}; {see}")
+        run.note_where_invitations_go()
     if done.without_password > done.invited:
         count = done.without_password - done.invited
         run.out.note(f"New accounts without a password: {count}; their owners set one through a reset email")
