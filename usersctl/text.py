@@ -25,12 +25,12 @@ def listed(items: Sequence[str], at_most: int) -> str:
 
 
 def with_options(text: str | None, options: str) -> str | None:
-    """The commands that a text suggests, at its beginning or after a colon, with these options."""
+    """The commands that a text suggests, at its beginning or after a colon, with these options; `--help` needs none."""
     if not text or not options:
         return text
     import re  # late: few texts need it
 
-    return re.sub(r"(^|: )usersctl [^;,]+", lambda command: command[0] + options, text)
+    return re.sub(r"(^|: )usersctl [^;,]+(?<!--help)(?=[;,]|$)", lambda command: command[0] + options, text)
 
 
 def network_words(error: BaseException) -> str:

@@ -20,6 +20,23 @@ def test_a_session_that_ended_elsewhere_is_noticed_on_the_way_back_to_the_tab(ad
     ada.is_at("/login?redirect=%2F")
 
 
+def session_ends(ada: Visitor, *, at_button: str, page: str) -> None:
+    """It ended elsewhere, which this button of a form notices; the user signs in again in a new tab, and comes back."""
+    ada.site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
+    ada.expected = {401}
+    ada.presses(at_button)
+    ada.sees("in a new tab, so that what you have typed stays here.")
+    typed_in = ada.page
+    with ada.context.expect_page() as opened:
+        ada.follows("Sign in again")
+    ada.page = opened.value
+    tries(ada, PASSWORD)
+    ada.is_at(page)
+    ada.page = typed_in
+    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    ada.misses("Your session has ended.")
+
+
 def test_what_was_typed_before_the_session_ended_stays_while_its_user_signs_in_in_a_new_tab(
     ada: Visitor,
 ) -> None:
@@ -27,19 +44,7 @@ def test_what_was_typed_before_the_session_ended_stays_while_its_user_signs_in_i
     ada.is_at("/")
     ada.goes("/account")
     ada.fills(Name="Ada King")
-    ada.site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
-    ada.expected = {401}
-    ada.presses("Save")
-    ada.sees("in a new tab, so that what you have typed stays here.")
-    typed_in = ada.page
-    with ada.context.expect_page() as opened:
-        ada.follows("Sign in again")
-    ada.page = opened.value
-    tries(ada, PASSWORD)
-    ada.is_at("/account")
-    ada.page = typed_in
-    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    ada.misses("Your session has ended.")
+    session_ends(ada, at_button="Save", page="/account")
     ada.presses("Save")
     ada.sees("Saved")
     assert ada.site.service.accounts.get(1).name == "Ada King"
@@ -75,19 +80,7 @@ def test_a_new_user_that_was_typed_stays_in_its_dialog_when_the_session_ends(
     ada.signs_in(at="/login?redirect=/users")
     ada.presses("New user")
     ada.fills(Name="Grace", Email="grace@example.com", Password=PASSWORD)
-    site.client(cookies={"auth_token": ada.cookie()["value"]}).delete("/api/users/session")
-    ada.expected = {401}
-    ada.presses("Create user")
-    ada.sees("in a new tab, so that what you have typed stays here.")
-    typed_in = ada.page
-    with ada.context.expect_page() as opened:
-        ada.follows("Sign in again")
-    ada.page = opened.value
-    tries(ada, PASSWORD)
-    ada.is_at("/users")
-    ada.page = typed_in
-    ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    ada.misses("Your session has ended.")
+    session_ends(ada, at_button="Create user", page="/users")
     ada.presses("New user")
     ada.presses("Create user")
     ada.sees("grace@example.com has been created and can sign in.")

@@ -210,6 +210,15 @@ def test_no_hint_repeats_a_password_of_the_database(usersctl: Command, db: str) 
             assert done.code != 0
 
 
+def test_a_hint_at_a_help_text_repeats_no_database(usersctl: Command) -> None:
+    done = usersctl("--db", str(usersctl.database), "list", "--bogus")
+    assert (done.code, done.stderr.splitlines()[-1]) == (2, "  see: usersctl list --help")
+    assert (
+        usersctl("--db", str(usersctl.database), "import", "--json").error["hint"]
+        == "see: usersctl import --help"
+    )
+
+
 def test_each_command_of_a_hint_is_for_the_database_that_was_named(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("invite", "send", "grace@example.com")
@@ -240,8 +249,8 @@ def test_a_command_that_mends_a_file_is_for_the_database_that_was_named(usersctl
 def test_a_hint_repeats_a_database_on_a_server_without_a_password(usersctl: Command) -> None:
     server = "postgresql://users@127.0.0.1:1/users"
     assert (
-        usersctl("--db", server, "import", "--json").error["hint"]
-        == f"see: usersctl import --help --db {server}"
+        usersctl("--db", server, "serve", "--app", "127.0.0.1:5000", "--json").error["hint"]
+        == f"add --dev; for a real installation see: usersctl snippet nginx --db {server}"
     )
 
 

@@ -108,11 +108,11 @@ def users(service: "Service", references: Iterable[str], *, if_exists: bool = Fa
                 break
         else:
             accounts.setdefault(user.id, user)
-    if len(unknown) > 1:
+    if len(unknown) == 1:
+        raise next(iter(unknown.values()))
+    if unknown:
         hint = "look for them with: usersctl list --search TEXT"
         raise NotFound(f"No users {listed([*map(repr, unknown)], NAMED)}", hint=hint)
-    for error in unknown.values():
-        raise error
     return list(accounts.values())
 
 

@@ -321,7 +321,7 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:
 
 
 def unread_variables(env: Mapping[str, str] = os.environ) -> str:
-    """What to say of those that look like variables of this program and set nothing; empty if there are none."""
+    """Names the variables that look like ones of this program and set nothing; empty if there are none."""
     known = [*VARIABLES, *OTHER_VARIABLES]
     unread = [name for name in sorted(env) if name.startswith("USERS_") and name not in known]
     unread = [name for name in unread if provider_key_of(name) is None]

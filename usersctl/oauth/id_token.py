@@ -87,7 +87,7 @@ def _is_signed(token: str, header: dict[str, Any], keys: Iterable[dict[str, Any]
 
     algorithm, kid = header["alg"], header.get("kid")
     jws = PyJWS(options={"verify_signature": True, "enforce_minimum_key_length": True})
-    # A private key is none that a provider publishes: to read one of many digits, PyJWT looks for its primes for hours.
+    # No provider publishes a private key, and PyJWT would look for the primes of a long one for hours.
     public = (key for key in keys if "d" not in key)
     for key in [key for key in public if kid is None or key.get("kid") == kid][:MOST_KEYS]:
         if key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":

@@ -162,7 +162,7 @@ def _asked(query: dict[str, str]) -> dict[str, str]:
 
 
 def _is_spelled_otherwise(request: Request) -> bool:
-    """Proxies keep visitors from this address, and some compare it as it is written: to them %2F is no slash, and // not one."""
+    """Proxies keep visitors from this address, and some compare it as it is written: to them %2F is no slash, and // is two."""
     written: str = request.environ.get("REQUEST_URI") or request.environ.get("RAW_URI", "")
     path = written.partition("?")[0]
     return "%" in path or path.startswith("//")
