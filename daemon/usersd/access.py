@@ -62,10 +62,13 @@ def drop_without_scope(request: Request) -> Response | None:
 def factor_page(request: Request) -> str:
     """Where the caller must have a second factor: the page that comes before all else, to add one, or to prove it in a session
     that began without; empty if neither is missing. A provider that vouches for a second factor is as good as one."""
-    user, session, settings = request.user, request.session, request.settings
+    roles = request.settings.roles_with_factor
+    if not roles:
+        return ""
+    user, session = request.user, request.session
     if user is None or session is None or session.kind == TokenKind.API:
         return ""
-    if user.role not in settings.roles_with_factor or is_through(session, settings.trusted_providers):
+    if user.role not in roles or is_through(session, request.settings.trusted_providers):
         return ""
     if not user.factors:
         return ENROLMENT
