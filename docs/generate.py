@@ -200,6 +200,8 @@ def shape(schema: Any) -> str:
         return f"[{shape(schema['items'])}]"
     if "properties" in schema:
         members = ", ".join(f"{name}: {shape(field)}" for name, field in schema["properties"].items())
+        if schema.get("additionalProperties"):
+            members += ", …"
         return f"{{{members}}}"
     return kind_of({}, {"type": schema["type"]})  # without its limits
 

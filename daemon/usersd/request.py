@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from usersctl.config import Settings
 from usersctl.config.values import REASON_COOKIE, UNIX
 from usersctl.errors import Invalid
-from usersctl.fields import is_text, unique_keys
+from usersctl.fields import TwinKeys, is_text, unique_keys
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
 from usersctl.networks import is_in, normal_address
@@ -293,6 +293,8 @@ class Request:
 def parse_object(raw: bytes) -> dict[str, Any]:
     try:
         value = json.loads(raw.decode(), object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+    except TwinKeys as error:
+        raise Invalid(f"The body is not valid JSON: {error}") from None
     except (ValueError, RecursionError):
         raise Invalid("The body is not valid JSON") from None
     if not isinstance(value, dict):

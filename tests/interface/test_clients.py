@@ -30,6 +30,19 @@ COMPILER = {
 FETCH_OF_NEWER_CLIENTS = (
     'import { keepingCookies } from "./cookies";\nexport const ours: typeof fetch = keepingCookies();\n'
 )
+# The types of the answers fit what a browser takes.
+PASSKEYS = """
+export const options = (answer: PasskeyRequest) => PublicKeyCredential.parseRequestOptionsFromJSON(answer.publicKey);
+export const creation = (answer: PasskeyCreation) => PublicKeyCredential.parseCreationOptionsFromJSON(answer.publicKey);
+export const login: PasskeyLogin = { credential: { id: "AAAA", type: "public-key" } };
+"""
+TYPES = {
+    "Hey API": 'import type { PasskeyCreation, PasskeyLogin, PasskeyRequest } from "./hey";',
+    "openapi-typescript": """import type { components } from "./schema";
+type PasskeyCreation = components["schemas"]["PasskeyCreation"];
+type PasskeyLogin = components["schemas"]["PasskeyLogin"];
+type PasskeyRequest = components["schemas"]["PasskeyRequest"];""",
+}
 RUN = "require(process.argv[1]).tour(process.argv[2]).then((user) => console.log(JSON.stringify(user)))"
 RUN_PYTHON = "import json, sys, tour; print(json.dumps(tour.tour(sys.argv[1]).to_dict()))"
 
@@ -155,6 +168,7 @@ def test_a_typescript_client_compiles_under_strict_rules_and_makes_the_tour(
     run(*generated(title, programs / "node_modules/.bin"), folder=folder)
     (folder / "cookies.ts").write_text(of_the_page("Cookies", "ts"))
     (folder / "newer.ts").write_text(FETCH_OF_NEWER_CLIENTS)
+    (folder / "passkeys.ts").write_text(TYPES[title] + PASSKEYS)
     (folder / "tour.ts").write_text(of_the_page(title, "ts"))
     options = {"compilerOptions": COMPILER, "exclude": ["out"]}
     (folder / "tsconfig.json").write_text(json.dumps(options))

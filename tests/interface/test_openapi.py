@@ -203,6 +203,24 @@ def test_two_bodies_of_one_name_are_refused() -> None:
         document(DAEMONS, (*TABLE, Route("GET", "/new", Access.ANYONE, None, other)))
 
 
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and value.get("type") == "object":
+        yield value
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from objects(part)
+
+
+def test_an_object_that_may_have_any_property_says_so() -> None:
+    # openapi-typescript makes an object without properties of one that does not.
+    silent = [
+        schema for schema in objects(DOCUMENT) if not {"properties", "additionalProperties"} & set(schema)
+    ]
+    assert silent == []
+    event = DOCUMENT["components"]["schemas"]["UserUpdatedEvent"]["properties"]["data"]
+    assert event["properties"]["details"]["additionalProperties"] is True
+
+
 def test_a_null_fits_no_field_of_a_body() -> None:
     for name, schema in DOCUMENT["components"]["schemas"].items():
         if name in {operation.body.__name__ for operation in described() if operation.body}:

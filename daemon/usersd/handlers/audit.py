@@ -6,10 +6,21 @@ from usersctl.service import Service
 from usersctl.trail import Wanted
 from usersd.inputs import Query, number, optional
 from usersd.openapi.operation import MANAGEMENT, Operation
-from usersd.openapi.schemas import ID, MOMENT, array, boolean, exactly, integer, model, or_null, string
+from usersd.openapi.schemas import (
+    ID,
+    MOMENT,
+    array,
+    boolean,
+    exactly,
+    integer,
+    model,
+    opaque,
+    or_null,
+    string,
+)
 from usersd.request import Request
 
-_DETAILS = {"type": "object", "examples": [{"role": "user", "active": True}]}
+_DETAILS = opaque(examples=[{"role": "user", "active": True}])
 _ROW = {
     "id": ID,
     "at": MOMENT,

@@ -11,19 +11,26 @@ from usersd.handlers.factors import ENROL, PASSKEY, RECOVERY_CODES, with_codes
 from usersd.handlers.session import CONFIRM_FIRST, CREDENTIAL, open_session
 from usersd.inputs import Body, NoFields, flag, required, required_object
 from usersd.openapi.operation import ACCOUNT_STATE, NEW_SESSION, OWN, SIGNING_IN, Operation
-from usersd.openapi.schemas import DONE, USER, Schema, model, string
+from usersd.openapi.schemas import DONE, EMAIL, USER, Schema, array, exactly, integer, model, opaque, string
 from usersd.request import Request
 
 _NAME = string("My phone", minLength=1, maxLength=200)
 _BROWSER = "Names the browser for ten minutes: only it can use the challenge."
 _NO_NAME = "Passkeys need an address with a name, which `baseUrl` has not."
 _NOT_FOUND = {404: "Passkey not found."}
+_CHALLENGE = {"challenge": string("r2Vx")}
+_NEW = {
+    "rp": exactly({"id": string("accounts.example.com"), "name": string("Users")}),
+    "user": exactly({"id": string("Yq0W"), "name": EMAIL, "displayName": string("Grace Hopper")}),
+    "pubKeyCredParams": array(
+        exactly({"type": {"type": "string", "const": "public-key"}, "alg": integer(-7)})
+    ),
+}
 
 
-def _options(title: str, reader: str) -> Schema:
-    """Members of the standard, which a browser takes as they are."""
-    description = f"For `PublicKeyCredential.{reader}`."
-    return model(title, {"publicKey": {"type": "object", "description": description}})
+def _options(title: str, reader: str, required: dict[str, Schema]) -> Schema:
+    """Members of the standard, which a browser takes as they are: those that it requires, and others."""
+    return model(title, {"publicKey": opaque(f"For `PublicKeyCredential.{reader}`.", required)})
 
 
 _ADDED = model("PasskeyAdded", {"passkey": PASSKEY} | RECOVERY_CODES, may_lack=RECOVERY_CODES)
@@ -46,7 +53,7 @@ class PasskeyName(Body, missing="Name is required"):
 @Operation(
     "getPasskeyOptions",
     SIGNING_IN,
-    _options("PasskeyRequest", "parseRequestOptionsFromJSON"),
+    _options("PasskeyRequest", "parseRequestOptionsFromJSON", _CHALLENGE),
     NoFields,
     takes_session=True,
     sets_cookie=_BROWSER,
@@ -102,7 +109,7 @@ def is_known_device(request: Request, service: Service) -> bool:
 @Operation(
     "beginMyPasskey",
     OWN,
-    _options("PasskeyCreation", "parseCreationOptionsFromJSON"),
+    _options("PasskeyCreation", "parseCreationOptionsFromJSON", _CHALLENGE | _NEW),
     NoFields,
     refusals=ENROL | {400: f"{_NO_NAME} Or there are too many."},
 )

@@ -12,7 +12,18 @@ from usersctl.service import Service
 from usersd.access import own_path
 from usersd.inputs import Body, NoFields, flag, optional, optional_object, required
 from usersd.openapi.operation import ACCOUNT_STATE, MANAGEMENT, NEW_SESSION, OWN, PAGES, SIGNING_IN, Operation
-from usersd.openapi.schemas import ANY_EMAIL, ANY_PASSWORD, DONE, MESSAGE, USER, array, model, named, string
+from usersd.openapi.schemas import (
+    ANY_EMAIL,
+    ANY_PASSWORD,
+    DONE,
+    MESSAGE,
+    USER,
+    array,
+    model,
+    named,
+    opaque,
+    string,
+)
 from usersd.pages.pages import Onward
 from usersd.request import Request
 from usersd.response import Response, redirect_to
@@ -40,7 +51,7 @@ REMEMBERS_DEVICE = (
     "This browser is not asked for a second factor again, for the days of `auth.rememberFactor`."
 )
 RECOVERY_CODE = string("abcd-efgh-ijkl-mnop-qrst-uvwx")
-CREDENTIAL = {"type": "object", "description": "What the browser's `toJSON()` makes of a passkey's answer."}
+CREDENTIAL = opaque("What the browser's `toJSON()` makes of a passkey's answer.")
 _END_FIRST = {"end": ("endMySession", "session_id", "$response.body#/sessions/0/id")}
 _SESSIONS = model("SessionList", {"sessions": array(named("Session"))})
 _SHOWN = ("id", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")

@@ -12,7 +12,7 @@ from usersctl.config import Settings
 from usersctl.service import Service
 from usersd.openapi.document import document
 from usersd.openapi.operation import HTML, SERVICE, Operation
-from usersd.openapi.schemas import Schema
+from usersd.openapi.schemas import Schema, opaque
 from usersd.request import Request
 from usersd.response import ALWAYS, Response, as_json
 from usersd.routing import Route
@@ -28,9 +28,7 @@ class Reference:
     def __init__(self, table: Callable[[], Table]) -> None:
         self._table = table
 
-    @Operation(
-        "openapi", SERVICE, {"title": "OpenApiDocument", "type": "object", "examples": [{"openapi": "3.1.0"}]}
-    )
+    @Operation("openapi", SERVICE, opaque(title="OpenApiDocument", examples=[{"openapi": "3.1.0"}]))
     def as_document(self, request: Request, _service: Service) -> Response:
         """This interface, as OpenAPI."""
         return _document_response(request.settings, self._table())

@@ -49,6 +49,12 @@ def model(title: str, properties: dict[str, Schema], *, may_lack: Collection[str
     return {"title": title} | exactly(properties, may_lack=may_lack)
 
 
+def opaque(description: str = "", properties: dict[str, Schema] | None = None, **rules: Any) -> Schema:
+    """An object with other properties beside these. It has to say so: some clients take silence for "and none else"."""
+    known = fields(properties, list(properties)) if properties else {"type": "object"}
+    return described(known | {"additionalProperties": True} | rules, description)
+
+
 def array(schema: Schema) -> Schema:
     return {"type": "array", "items": schema}
 

@@ -42,6 +42,7 @@ _DETAILS: Schema = {
         "kind": string("session", "`session`, `persistent` or `api`."),
         "count": integer(3, minimum=0, description="How many sessions and API tokens ended."),
     },
+    "additionalProperties": True,
     "examples": [{"role": "user", "active": True}],
 }
 _HEADERS = {
