@@ -143,6 +143,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/setup",                              ANYONE,           NO,             pages.setup),
     Route("GET",    "/assets/<name>",                      ANYONE,           NO,             pages.asset),
     Route("GET",    "/account",                            SIGNED_IN,        NO,             pages.profile, enrols=True),  # where an application has /
+    Route("GET",    "/.well-known/change-password",        SIGNED_IN,        NO,             pages.change_password),
     Route("GET",    "/",                                   SIGNED_IN,        NO,             pages.home),
     Route("GET",    "/users",                              ADMIN_PAGE,       NO,             pages.users),
     Route("GET",    "/overview",                           ADMIN_PAGE,       NO,             pages.overview),

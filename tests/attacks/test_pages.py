@@ -127,7 +127,7 @@ PAGES = [
     route
     for route in TABLE
     if route.method == "GET"
-    and not route.path.startswith(("/api/", "/_tasks/", "/assets/", "/health", "/ready"))
+    and not route.path.startswith(("/api/", "/_tasks/", "/assets/", "/health", "/ready", "/.well-known/"))
 ]
 XSS = "\"'><xss onload=alert(1)>{{7*7}}</title>%3Cxss%3E"
 

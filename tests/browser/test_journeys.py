@@ -77,6 +77,15 @@ def test_a_set_up_link_that_expires_meanwhile_is_refused_in_words(house: House, 
     expect(ada.button("Create admin")).to_have_count(0)
 
 
+def test_a_password_manager_leads_through_the_sign_in_to_the_password(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    ada = visit(site)
+    ada.signs_in(at="/.well-known/change-password")
+    ada.is_at("/account#change")
+    expect(ada.page.locator("#change")).to_be_in_viewport()
+
+
 def test_a_user_manages_profile_password_and_sessions(house: House, visit: Visit) -> None:
     site = house()
     site.add()

@@ -125,6 +125,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, int]] = {
     ("GET", "/setup"): (ANYONE, 200),
     ("GET", "/assets/<name>"): (ANYONE, 200),
     ("GET", "/account"): (USER, 200),
+    ("GET", "/.well-known/change-password"): (USER, 302),
     ("GET", "/"): (USER, 200),
     ("GET", "/users"): (ADMINS_PAGE, 200),
     ("GET", "/overview"): (ADMINS_PAGE, 200),
@@ -258,10 +259,10 @@ def is_well_formed(reply: Reply, path: str, method: str, asked: str) -> bool:
         return reply.header("Location") == "/login?error=oauth_not_configured"
     if reply.status == 403 and EXPECTED.get(("GET", path), ("",))[0] == ADMINS_PAGE:
         return reply.header("Content-Type") == "text/html; charset=utf-8"
-    if (path, method) == ("/logout", "POST"):
-        return reply.header("Location") == "/login"
     if reply.status == 302:
-        return reply.header("Location") == f"/login?redirect={asked}" and reply.body == b""
+        ways = {"/logout": "/login", "/.well-known/change-password": "/account#change"}
+        ways_on = (ways.get(path), f"/login?redirect={asked}")
+        return reply.header("Location") in ways_on and reply.body == b""
     if reply.status in (401, 403, 405) and method != "HEAD":
         return reply.message in (
             "Authentication required",

@@ -114,6 +114,13 @@ def test_the_profile_is_at_account_and_at_the_root_and_links_lead_to_account(
     assert 'href = "/"' not in SCRIPT
 
 
+def test_the_address_of_password_managers_leads_to_the_password(site: Site, admin: Client) -> None:
+    address = "/.well-known/change-password"
+    assert admin.get(address).header("Location") == "/account#change"
+    assert '<h2 id="change">Password</h2>' in admin.get("/account").body.decode()
+    assert site.client().get(address).header("Location") == f"/login?redirect={address}"
+
+
 def test_closed_registration_has_no_pages_and_no_links(site: Site) -> None:
     user = site.signed_in(site.add())
     for path in ("/register", "/confirm-email"):

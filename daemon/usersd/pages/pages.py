@@ -262,6 +262,12 @@ def profile(request: Request, service: Service) -> Response:
     )
 
 
+@Operation("changePasswordPage", PAGES, None, redirect="To the password on `/account`.")
+def change_password(_request: Request, _service: Service) -> Response:
+    """The address that password managers open on every site."""
+    return redirect_to("/account#change")
+
+
 @Operation("homePage", PAGES, HTML)
 def home(request: Request, service: Service) -> Response:
     """The same as `/account`, where no application has `/`."""
