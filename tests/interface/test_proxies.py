@@ -260,6 +260,8 @@ def test_the_pages_of_the_daemon_are_where_they_belong(here: House) -> None:
     assert nobody.get("/forgot-password").status == 200
     assert nobody.get("/account", headers=BROWSER).header("Location") == "/login?redirect=/account"
     assert b'data-signed-in="1"' in ada.get("/account", headers=BROWSER).body
+    assert ada.get("/.well-known/change-password").header("Location") == "/account#change"
+    assert seen(ada.get("/Xwell-known/change-password", headers=BROWSER))["path"].startswith("/Xwell-known")
     assert seen(ada.get("/", headers=BROWSER))["path"] == "/"
     assert ada.get("/users", headers=BROWSER).status == 403
     assert ada.get("/api/users/me").json["user"]["email"] == "ada@example.com"
