@@ -219,6 +219,16 @@ def test_a_hint_at_a_help_text_repeats_no_database(usersctl: Command) -> None:
     )
 
 
+def test_an_option_without_its_value_leads_to_the_help_of_its_command(usersctl: Command) -> None:
+    for words, helped in (
+        ("list --limit", "usersctl list"),
+        ("token create ada@example.com --scope", "usersctl token create"),
+        ("--config", "usersctl"),
+    ):
+        problem = f"Option '{words.split()[-1]}' requires an argument."
+        assert usersctl(*words.split()).stderr == f"usersctl: {problem}\n  see: {helped} --help\n"
+
+
 def test_each_command_of_a_hint_is_for_the_database_that_was_named(usersctl: Command) -> None:
     usersctl.add("ada")
     usersctl.ok("invite", "send", "grace@example.com")

@@ -303,9 +303,16 @@ def run_tree(run: Invocation) -> int:
     return result if isinstance(result, int) else ExitCode.DONE
 
 
+def _path_of(words: Sequence[str]) -> str:
+    """Typer does not say which command lacks the value of an option."""
+    paths = {path for rows in COMMANDS.values() for path, _, _ in rows}
+    path = next((path for path in (" ".join(words[:2]), *words[:1]) if path in paths), "")
+    return f"usersctl {path}".rstrip()
+
+
 def _report_misuse(run: Invocation, error: TyperException) -> None:
     context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "usersctl")
+    path = getattr(context, "command_path", "") or _path_of(run.words)
     hint = f"see: {path} --help"
     is_help = type(error).__name__ == "NoArgsIsHelpError"
     message = "Missing command" if is_help else error.format_message()  # it names the option
