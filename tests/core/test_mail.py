@@ -75,9 +75,9 @@ def part(message: EmailMessage, kind: str) -> str:
     return str(body.get_content())
 
 
-def sending(port: int, step: float = 5, whole: float = 10, **changes: Any) -> SmtpSender:
+def sending(port: int, step: float = 5, whole: float = 10, answer: float = 10, **changes: Any) -> SmtpSender:
     values = {"mailer_host": "127.0.0.1", "mailer_port": port} | changes
-    return SmtpSender(settings(**values), step, whole)
+    return SmtpSender(settings(**values), step, whole, answer)
 
 
 def refused(sender: SmtpSender, to: str = TO) -> Undeliverable:
@@ -736,7 +736,7 @@ def test_a_server_without_a_greeting_is_tried_again(greeting: bytes) -> None:
 def test_a_hanging_server_is_abandoned_after_the_limit_of_one_step(step: int) -> None:
     with scripted_server(until(step, hang)) as port:
         began = time.monotonic()
-        error = refused(sending(port, step=0.3, whole=8))
+        error = refused(sending(port, step=0.3, whole=8, answer=0.3))
         assert 0.25 < time.monotonic() - began < 4
     assert not error.permanent
     assert error.perhaps_taken == (step in (DATA, END))
@@ -746,7 +746,7 @@ def test_a_hanging_server_is_abandoned_after_the_limit_of_one_step(step: int) ->
 def test_a_dripping_server_is_abandoned_after_the_overall_limit(step: int) -> None:
     with scripted_server(until(step, drip)) as port:
         began = time.monotonic()
-        error = refused(sending(port, step=8, whole=0.4))
+        error = refused(sending(port, step=8, whole=0.4, answer=0.4))
         assert 0.3 < time.monotonic() - began < 4
     assert not error.permanent
 
@@ -774,10 +774,20 @@ def test_a_server_that_hangs_after_the_email_has_accepted_it() -> None:
         assert time.monotonic() - began < 3
 
 
-def test_the_limits_are_ten_seconds_a_step_and_thirty_for_the_whole() -> None:
+def test_a_server_may_examine_an_email_for_longer_than_one_step() -> None:
+    def examine(connection: socket.socket) -> None:
+        time.sleep(1)
+        connection.sendall(b"250 taken\r\n")
+        hang(connection)
+
+    with scripted_server(until(END, examine)) as port:
+        assert sending(port, step=0.5)(written(), TO, 1) == "250 taken"
+
+
+def test_the_limits_are_ten_seconds_a_step_thirty_before_the_email_and_a_minute_for_it() -> None:
     sender = sender_for(settings(mailer_host="mail.example.com"))
     assert isinstance(sender, SmtpSender)
-    assert (sender.step, sender.whole) == (10, 30)
+    assert (sender.step, sender.whole, sender.answer) == (10, 30, 60)
 
 
 @pytest.mark.parametrize(
