@@ -170,6 +170,15 @@ def test_a_message_is_seven_bit_with_lines_of_at_most_998_bytes(kind: str) -> No
 
 
 @pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
+@pytest.mark.parametrize("brand", ["Acme", "Größe", "测试" * 60])
+def test_encoded_bodies_have_lines_of_at_most_76_characters(locale: str, brand: str) -> None:
+    for kind in KINDS:
+        for each in written(kind, brand=brand, locale=locale).iter_parts():
+            if each["Content-Transfer-Encoding"] != "7bit":
+                assert max(map(len, str(each.get_payload()).splitlines())) <= 76, kind
+
+
+@pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
 @pytest.mark.parametrize("brand", ["Acme", "Größe, Söhne <a@b.c>", "测试" * 60, "é" * 200, "e " * 99 + "é"])
 def test_headers_have_encoded_words_of_at_most_75_characters(locale: str, brand: str) -> None:
     for kind in KINDS:
