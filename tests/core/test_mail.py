@@ -741,6 +741,15 @@ def test_a_server_without_a_greeting_is_tried_again(greeting: bytes) -> None:
     assert not error.permanent
 
 
+def test_the_wrong_kind_of_tls_is_named_with_its_mend(trusted: Certificates) -> None:
+    with smtp_server(tls=trusted.server()) as box:
+        assert "needs mailer.secure = true" in str(refused(sending(box.port, step=0.3)))
+    with smtp_server() as box:
+        assert "mailer.secure = false asks for STARTTLS" in str(
+            refused(sending(box.port, mailer_secure=True))
+        )
+
+
 @pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
 def test_a_hanging_server_is_abandoned_after_the_limit_of_one_step(step: int) -> None:
     with scripted_server(until(step, hang)) as port:

@@ -91,7 +91,7 @@ class SmtpSender:
         server = self._unconnected(host)
         try:
             with _limited(server, self.whole):
-                code, reply = server.connect(host, port)
+                code, reply = self._greeting(server)
                 if code != 220:
                     raise Undeliverable(
                         f"{host_and_port(host, port)}: {_one_line(code, reply)}", permanent=False
@@ -114,6 +114,23 @@ class SmtpSender:
                 server.putcmd("quit")  # without waiting for the reply: the email is accepted already
         finally:
             server.close()
+
+    def _greeting(self, server: smtplib.SMTP) -> tuple[int, bytes]:
+        """Says how to mend the commonest mistake, which the errors of the libraries do not name."""
+        try:
+            return server.connect(*self._address)
+        except ssl.SSLError as error:
+            if error.reason not in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+                raise
+            problem, mend = "no TLS from the start", "mailer.secure = false asks for STARTTLS instead"
+        except smtplib.SMTPServerDisconnected as error:
+            if self.settings.mailer_secure:
+                raise
+            problem, mend = (
+                f"no greeting ({error})",
+                "a server with TLS from the start needs mailer.secure = true",
+            )
+        raise Undeliverable(f"{host_and_port(*self._address)}: {problem}; {mend}", permanent=False)
 
     def _unconnected(self, host: str) -> smtplib.SMTP:
         # Without a name of our own smtplib would look one up, which has no time limit.
