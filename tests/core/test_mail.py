@@ -413,6 +413,13 @@ def test_a_text_template_cannot_become_html(folder: Path) -> None:
     assert f"<script></script></script> & <b>{TO}</b>" in seen.texts
 
 
+def test_an_html_template_of_one_long_line_is_sent_in_short_ones(folder: Path) -> None:
+    (folder / "reset.html").write_text(f"<p>{'word ' * 400}<a href='$link'>Go</a></p>", "utf-8")
+    message = written("reset", mailer_templates=folder)
+    assert max(map(len, message.as_bytes().split(b"\r\n"))) <= 99
+    assert part(message, "html").count("word ") == 400
+
+
 def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
     (folder / "reset.html").write_text('<h1 title="$brand">$brand</h1><a href="$link">$email</a>')
     (folder / "layout.html").write_text("<title>$subject</title><main>$content</main><p>$brand</p>")

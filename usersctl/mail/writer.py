@@ -52,7 +52,7 @@ class _Policy(EmailPolicy):
 # Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
 # be copied from it, if all of it is ASCII.
 _POLICY = _Policy(linesep="\r\n", cte_type="7bit", max_line_length=990)
-_ENCODED = _POLICY.clone(max_line_length=76)  # for a body that is not ASCII, as RFC 2045 has it
+_ENCODED = _POLICY.clone(max_line_length=76)  # for a body that has to be encoded, as RFC 2045 has it
 
 
 class Writer(NamedTuple):
@@ -189,8 +189,11 @@ def _check(file: Path, known: set[str], required: str | None) -> None:
 
 
 def _part(text: str, subtype: str) -> EmailMessage:
-    part = EmailMessage(policy=_POLICY if text.isascii() else _ENCODED)
+    part = EmailMessage(policy=_POLICY)
     part.set_content(text, subtype=subtype)
+    if part["Content-Transfer-Encoding"] != "7bit":
+        part = EmailMessage(policy=_ENCODED)
+        part.set_content(text, subtype=subtype)
     return part
 
 
