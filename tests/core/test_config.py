@@ -482,6 +482,7 @@ BAD: list[tuple[str, list[Any]]] = [
             "@example.com",
             "a b@example.com",
             "A <a@example.com>\nBcc: b@example.com",
+            "a@bücher.example",
             7,
         ],
     ),

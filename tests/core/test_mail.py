@@ -75,9 +75,9 @@ def part(message: EmailMessage, kind: str) -> str:
     return str(body.get_content())
 
 
-def sending(port: int, step: float = 5, whole: float = 10, **changes: Any) -> SmtpSender:
+def sending(port: int, step: float = 5, whole: float = 10, answer: float = 10, **changes: Any) -> SmtpSender:
     values = {"mailer_host": "127.0.0.1", "mailer_port": port} | changes
-    return SmtpSender(settings(**values), step, whole)
+    return SmtpSender(settings(**values), step, whole, answer)
 
 
 def refused(sender: SmtpSender, to: str = TO) -> Undeliverable:
@@ -167,6 +167,15 @@ def test_a_message_is_seven_bit_with_lines_of_at_most_998_bytes(kind: str) -> No
     assert raw.isascii()
     assert max(map(len, raw.split(b"\r\n"))) <= 998
     assert b"\n" not in raw.replace(b"\r\n", b"")
+
+
+@pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
+@pytest.mark.parametrize("brand", ["Acme", "Größe", "测试" * 60])
+def test_encoded_bodies_have_lines_of_at_most_76_characters(locale: str, brand: str) -> None:
+    for kind in KINDS:
+        for each in written(kind, brand=brand, locale=locale).iter_parts():
+            if each["Content-Transfer-Encoding"] != "7bit":
+                assert max(map(len, str(each.get_payload()).splitlines())) <= 76, kind
 
 
 @pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
@@ -402,6 +411,13 @@ def test_a_text_template_cannot_become_html(folder: Path) -> None:
     seen = Tags(part(written(mailer_templates=folder, brand="</script>"), "html"))
     assert not {"script", "b", "i"} & set(seen.tags)
     assert f"<script></script></script> & <b>{TO}</b>" in seen.texts
+
+
+def test_an_html_template_of_one_long_line_is_sent_in_short_ones(folder: Path) -> None:
+    (folder / "reset.html").write_text(f"<p>{'word ' * 400}<a href='$link'>Go</a></p>", "utf-8")
+    message = written("reset", mailer_templates=folder)
+    assert max(map(len, message.as_bytes().split(b"\r\n"))) <= 99
+    assert part(message, "html").count("word ") == 400
 
 
 def test_an_html_template_and_a_layout_get_escaped_values(folder: Path) -> None:
@@ -732,11 +748,20 @@ def test_a_server_without_a_greeting_is_tried_again(greeting: bytes) -> None:
     assert not error.permanent
 
 
+def test_the_wrong_kind_of_tls_is_named_with_its_mend(trusted: Certificates) -> None:
+    with smtp_server(tls=trusted.server()) as box:
+        assert "needs mailer.secure = true" in str(refused(sending(box.port, step=0.3)))
+    with smtp_server() as box:
+        assert "mailer.secure = false asks for STARTTLS" in str(
+            refused(sending(box.port, mailer_secure=True))
+        )
+
+
 @pytest.mark.parametrize("step", [GREETING, EHLO, MAIL, RCPT, DATA, END])
 def test_a_hanging_server_is_abandoned_after_the_limit_of_one_step(step: int) -> None:
     with scripted_server(until(step, hang)) as port:
         began = time.monotonic()
-        error = refused(sending(port, step=0.3, whole=8))
+        error = refused(sending(port, step=0.3, whole=8, answer=0.3))
         assert 0.25 < time.monotonic() - began < 4
     assert not error.permanent
     assert error.perhaps_taken == (step in (DATA, END))
@@ -746,7 +771,7 @@ def test_a_hanging_server_is_abandoned_after_the_limit_of_one_step(step: int) ->
 def test_a_dripping_server_is_abandoned_after_the_overall_limit(step: int) -> None:
     with scripted_server(until(step, drip)) as port:
         began = time.monotonic()
-        error = refused(sending(port, step=8, whole=0.4))
+        error = refused(sending(port, step=8, whole=0.4, answer=0.4))
         assert 0.3 < time.monotonic() - began < 4
     assert not error.permanent
 
@@ -774,10 +799,20 @@ def test_a_server_that_hangs_after_the_email_has_accepted_it() -> None:
         assert time.monotonic() - began < 3
 
 
-def test_the_limits_are_ten_seconds_a_step_and_thirty_for_the_whole() -> None:
+def test_a_server_may_examine_an_email_for_longer_than_one_step() -> None:
+    def examine(connection: socket.socket) -> None:
+        time.sleep(1)
+        connection.sendall(b"250 taken\r\n")
+        hang(connection)
+
+    with scripted_server(until(END, examine)) as port:
+        assert sending(port, step=0.5)(written(), TO, 1) == "250 taken"
+
+
+def test_the_limits_are_ten_seconds_a_step_thirty_before_the_email_and_a_minute_for_it() -> None:
     sender = sender_for(settings(mailer_host="mail.example.com"))
     assert isinstance(sender, SmtpSender)
-    assert (sender.step, sender.whole) == (10, 30)
+    assert (sender.step, sender.whole, sender.answer) == (10, 30, 60)
 
 
 @pytest.mark.parametrize(

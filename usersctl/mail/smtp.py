@@ -17,7 +17,12 @@ from usersctl.mail.writer import domain
 from usersctl.named import NamedTuple
 
 STEP = 10.0  # seconds for each step of the conversation
-WHOLE = 30.0  # seconds for all of it, so that a server that drips bytes cannot hold the worker
+WHOLE = (
+    30.0  # seconds for all steps before the email, so that a server that drips bytes cannot hold the worker
+)
+# Seconds for the email with the answer to it. Many servers examine an email before they answer, and have taken it also if
+# nobody waits for that: who gives up early sends it twice (RFC 5321, 4.5.3.2.6).
+ANSWER = 60.0
 LONGEST_REPLY = 500  # characters of a server's reply that are logged and listed
 
 
@@ -38,8 +43,10 @@ class Probe(NamedTuple):
 
 
 class SmtpSender:
-    def __init__(self, settings: Settings, step: float = STEP, whole: float = WHOLE) -> None:
-        self.settings, self.step, self.whole = settings, step, whole
+    def __init__(
+        self, settings: Settings, step: float = STEP, whole: float = WHOLE, answer: float = ANSWER
+    ) -> None:
+        self.settings, self.step, self.whole, self.answer = settings, step, whole, answer
 
     def probe(self) -> Probe:
         """Goes through all steps before the email itself, to show at which of them sending would fail."""
@@ -55,8 +62,8 @@ class SmtpSender:
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
         del number
         try:
-            with self._connected() as server:
-                return _deliver(server, message, recipient)
+            with self._connected() as server, _limited(server, self.answer):
+                return _deliver(server, message, recipient, self.answer)
         except smtplib.SMTPRecipientsRefused as error:
             code, reply = error.recipients[recipient]
             raise Undeliverable(_one_line(code, reply), permanent=500 <= code < 600) from None
@@ -82,29 +89,48 @@ class SmtpSender:
     def _connected(self, on_step: Callable[[Step], object] = id) -> Iterator[smtplib.SMTP]:
         settings, (host, port) = self.settings, self._address
         server = self._unconnected(host)
-        finished = threading.Event()
-        threading.Thread(target=_cut_after, args=(self.whole, server, finished), daemon=True).start()
         try:
-            code, reply = server.connect(host, port)
-            if code != 220:
-                raise Undeliverable(f"{host_and_port(host, port)}: {_one_line(code, reply)}", permanent=False)
-            server.ehlo_or_helo_if_needed()
-            on_step(Step.GREETED)
-            if settings.mailer_secure or self._start_tls(server, host):
-                on_step(Step.ENCRYPTED)
-            else:
-                on_step(Step.IN_CLEAR)
-            if settings.mailer_user is not None:
-                if settings.mailer_password is None:  # only the daemon has it
-                    raise Undeliverable("mailer.auth.pass is missing: set USERS_MAILER_PASS", permanent=False)
-                _log_in(server, settings.mailer_user, settings.mailer_password)
-                on_step(Step.LOGGED_IN)
+            with _limited(server, self.whole):
+                code, reply = self._greeting(server)
+                if code != 220:
+                    raise Undeliverable(
+                        f"{host_and_port(host, port)}: {_one_line(code, reply)}", permanent=False
+                    )
+                server.ehlo_or_helo_if_needed()
+                on_step(Step.GREETED)
+                if settings.mailer_secure or self._start_tls(server, host):
+                    on_step(Step.ENCRYPTED)
+                else:
+                    on_step(Step.IN_CLEAR)
+                if settings.mailer_user is not None:
+                    if settings.mailer_password is None:  # only the daemon has it
+                        raise Undeliverable(
+                            "mailer.auth.pass is missing: set USERS_MAILER_PASS", permanent=False
+                        )
+                    _log_in(server, settings.mailer_user, settings.mailer_password)
+                    on_step(Step.LOGGED_IN)
             yield server
             with suppress(smtplib.SMTPException, OSError):
                 server.putcmd("quit")  # without waiting for the reply: the email is accepted already
         finally:
-            finished.set()
             server.close()
+
+    def _greeting(self, server: smtplib.SMTP) -> tuple[int, bytes]:
+        """Says how to mend the commonest mistake, which the errors of the libraries do not name."""
+        try:
+            return server.connect(*self._address)
+        except ssl.SSLError as error:
+            if error.reason not in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+                raise
+            problem, mend = "no TLS from the start", "mailer.secure = false asks for STARTTLS instead"
+        except smtplib.SMTPServerDisconnected as error:
+            if self.settings.mailer_secure:
+                raise
+            problem, mend = (
+                f"no greeting ({error})",
+                "a server with TLS from the start needs mailer.secure = true",
+            )
+        raise Undeliverable(f"{host_and_port(*self._address)}: {problem}; {mend}", permanent=False)
 
     def _unconnected(self, host: str) -> smtplib.SMTP:
         # Without a name of our own smtplib would look one up, which has no time limit.
@@ -146,7 +172,7 @@ def _log_in(server: smtplib.SMTP, user: str, password: str) -> None:
         raise smtplib.SMTPAuthenticationError(error.smtp_code, reply) from None
 
 
-def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str) -> str:
+def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str, answer: float) -> str:
     """Like smtplib's send_message, but for one recipient, and returns the server's last reply."""
     sender = message["From"].addresses[0].addr_spec
     code, reply = server.mail(sender)
@@ -155,6 +181,8 @@ def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str) -> str
     code, reply = server.rcpt(recipient)
     if code not in (250, 251):
         raise smtplib.SMTPRecipientsRefused({recipient: (code, reply)})
+    if server.sock is not None:
+        server.sock.settimeout(answer)
     try:
         code, reply = server.data(message.as_bytes())
     except smtplib.SMTPServerDisconnected as error:
@@ -164,8 +192,18 @@ def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str) -> str
     return _one_line(code, reply)
 
 
+@contextmanager
+def _limited(server: smtplib.SMTP, seconds: float) -> Iterator[None]:
+    finished = threading.Event()
+    threading.Thread(target=_cut_after, args=(seconds, server, finished), daemon=True).start()
+    try:
+        yield
+    finally:
+        finished.set()
+
+
 def _cut_after(seconds: float, server: smtplib.SMTP, finished: threading.Event) -> None:
-    """Ends the conversation at the overall limit, which a server that drips bytes would otherwise never reach."""
+    """Ends the conversation at a limit, which a server that drips bytes would otherwise never reach."""
     while not finished.wait(seconds):
         seconds = 1.0  # then every second, because the socket may just be replaced by its TLS wrapper
         with suppress(OSError):

@@ -50,8 +50,9 @@ class _Policy(EmailPolicy):
 
 
 # Seven bits, because not every server takes eight. Long lines, so that a link in an .eml file is never broken and can
-# be copied from it.
+# be copied from it, if all of it is ASCII.
 _POLICY = _Policy(linesep="\r\n", cte_type="7bit", max_line_length=990)
+_ENCODED = _POLICY.clone(max_line_length=76)  # for a body that has to be encoded, as RFC 2045 has it
 
 
 class Writer(NamedTuple):
@@ -106,8 +107,10 @@ class Writer(NamedTuple):
         message["Date"] = format_datetime(date)
         message["Message-ID"] = f"<{message_id}@{domain(self.settings)}>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(_wrap(Template(body).substitute(values)))
-        message.add_alternative(self._html(kind, subject, head, body, values), subtype="html")
+        message["MIME-Version"] = "1.0"
+        message.make_alternative()
+        message.attach(_part(_wrap(Template(body).substitute(values)), "plain"))
+        message.attach(_part(self._html(kind, subject, head, body, values), "html"))
         return message
 
     def _html(self, kind: str, subject: str, head: str, body: str, values: dict[str, str]) -> str:
@@ -183,6 +186,15 @@ def _check(file: Path, known: set[str], required: str | None) -> None:
     head, _, body = text.partition("\n\n")
     if file.suffix == ".txt" and (not _header(head, "Subject") or not body.strip()):
         raise ConfigError(f'{file}: must begin with a line "Subject: ..." and an empty line')
+
+
+def _part(text: str, subtype: str) -> EmailMessage:
+    part = EmailMessage(policy=_POLICY)
+    part.set_content(text, subtype=subtype)
+    if part["Content-Transfer-Encoding"] != "7bit":
+        part = EmailMessage(policy=_ENCODED)
+        part.set_content(text, subtype=subtype)
+    return part
 
 
 def _wrap(text: str) -> str:
