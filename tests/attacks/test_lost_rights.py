@@ -282,7 +282,7 @@ def test_every_route_for_signed_in_callers_that_may_write_has_a_request_here() -
 
 @pytest.mark.parametrize("route", ONLY_READING, ids=lambda route: route.path)
 def test_a_route_without_a_request_here_writes_nothing(house: House, route: Any) -> None:
-    assert house.caller().send(route.method, route.path).status == 200
+    assert house.caller().send(route.method, route.path).status in (200, 302)
     assert house.gate.writes == 0
 
 

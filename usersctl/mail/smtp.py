@@ -17,9 +17,7 @@ from usersctl.mail.writer import domain
 from usersctl.named import NamedTuple
 
 STEP = 10.0  # seconds for each step of the conversation
-WHOLE = (
-    30.0  # seconds for all steps before the email, so that a server that drips bytes cannot hold the worker
-)
+WHOLE = 30.0  # seconds for all steps before the email, so that a server that drips bytes holds no worker
 # Seconds for the email with the answer to it. Many servers examine an email before they answer, and have taken it also if
 # nobody waits for that: who gives up early sends it twice (RFC 5321, 4.5.3.2.6).
 ANSWER = 60.0
@@ -126,10 +124,8 @@ class SmtpSender:
         except smtplib.SMTPServerDisconnected as error:
             if self.settings.mailer_secure:
                 raise
-            problem, mend = (
-                f"no greeting ({error})",
-                "a server with TLS from the start needs mailer.secure = true",
-            )
+            problem = f"no greeting ({error})"
+            mend = "a server with TLS from the start needs mailer.secure = true"
         raise Undeliverable(f"{host_and_port(*self._address)}: {problem}; {mend}", permanent=False)
 
     def _unconnected(self, host: str) -> smtplib.SMTP:
