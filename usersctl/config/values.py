@@ -398,5 +398,7 @@ def sender(value: Any) -> str:
     if len(addresses) != 1 or addresses[0].count("@") != 1 or not text.isprintable():
         raise BadValue('must be one sender such as "Accounts <accounts@example.com>"')
     if not addresses[0].isascii():  # a mail server takes no other from smtplib
-        raise BadValue("must be an address in ASCII, such as accounts@xn--bcher-kva.example for bücher.example")
+        raise BadValue(
+            "must be an address in ASCII, such as accounts@xn--bcher-kva.example for bücher.example"
+        )
     return text
