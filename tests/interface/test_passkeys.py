@@ -252,6 +252,13 @@ def test_a_locked_password_does_not_keep_the_passkey_out(here: Site, ada: Person
     assert use_passkey(here.client(), ada.device).status == 200
 
 
+def test_a_sign_in_with_a_passkey_unlocks_the_password(here: Site, ada: Person) -> None:
+    for _ in range(12):
+        here.client().login(ADA, "wrong")
+    assert use_passkey(here.client(), ada.device).status == 200
+    assert here.client().login(ADA, PASSWORD).message == "Second factor required"
+
+
 def test_a_sign_in_with_a_passkey_opens_an_app_that_wrong_codes_closed(
     here: Site, ada: Person, clock: FakeClock
 ) -> None:

@@ -187,6 +187,7 @@ class Passkeys(NamedTuple):
             if user is not None and not why:
                 if not user.active:
                     raise Inactive(user.inactive_because)
+                tx.clear_failures(user.id)
                 tx.clear_codes(user.id)
                 return then(tx, user)
         raise InvalidPasskey(why)  # after the commit, or the owner would get no email about a copy
