@@ -317,6 +317,17 @@ def test_a_database_that_root_makes_in_the_folder_of_the_daemon_is_the_daemons(
     }
 
 
+@pytest.mark.sqlite  # owners of files
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_a_restore_by_root_replaces_is_kept_for_the_owner_of_the_database(usersctl: Command) -> None:
+    usersctl.add("ada")
+    usersctl.ok("db", "backup", "saved.db")
+    os.chown(usersctl.folder / "users.db", 65534, 65534)  # and the folder stays root's
+    usersctl.ok("db", "restore", "saved.db", "--yes")
+    (kept,) = usersctl.folder.glob("users.db.before-*")
+    assert (kept.stat().st_uid, kept.stat().st_mode & 0o777) == (65534, 0o600)
+
+
 # --- an older one ---
 
 

@@ -341,6 +341,23 @@ def test_the_service_may_read_home_folders_only_if_it_needs_one(tmp_path: Path) 
     assert owner_of(tmp_path / "no" / "such" / "users.db") == owner_of(tmp_path)
 
 
+@pytest.mark.parametrize("at_home", ["environment", "python"])
+def test_the_service_may_read_the_home_folder_that_a_link_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_home: str
+) -> None:
+    monkeypatch.setattr("usersctl.cli.snippet.HOMES", [str(tmp_path / "home")])
+    folders = {
+        name: tmp_path / ("home" if name == at_home else "opt") / name for name in ("environment", "python")
+    }
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    (folders["python"] / "python3").touch()
+    (folders["environment"] / "python").symlink_to(folders["python"] / "python3")
+    (folders["environment"] / "usersctl").touch()
+    (tmp_path / "usersctl").symlink_to(folders["environment"] / "usersctl")
+    assert Site(USUAL, (str(tmp_path / "usersctl"),)).protect_home == "read-only"
+
+
 # --- systemd ---
 
 

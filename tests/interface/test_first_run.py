@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -93,6 +94,21 @@ def test_every_way_to_start_the_daemon_is_the_same_and_a_signal_ends_it_with_0(
         began = time.monotonic()
         assert daemon.stop(signum) == 0
         assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_with_0_also_a_daemon_that_waits_for_the_server_of_its_database(
+    usersctl: Command, signum: int
+) -> None:
+    pytest.importorskip("psycopg")
+    usersctl.env["USERS_DATABASE"] = f"host=127.0.0.1 port={free_port()} dbname=users"
+    with usersctl.start(
+        "serve", "--port", str(free_port()), measured=False, stderr=subprocess.PIPE
+    ) as daemon:
+        assert daemon.stderr is not None
+        assert json.loads(daemon.stderr.readline())["event"] == "waiting"
+        daemon.send_signal(signum)
+        assert (daemon.wait(TIME_LIMIT), daemon.stderr.read()) == (0, b"")
 
 
 def test_usersd_is_a_command_too(usersctl: Command) -> None:

@@ -49,4 +49,8 @@ def serve(
     gc.freeze()  # the modules; from here on garbage is searched for more often, because the daemon makes some all day
     gc.set_threshold(10_000)
     options = run.options
-    raise typer.Exit(start(run.loaded, trial=trial, quiet=options.quiet, as_json=options.json or None))
+    try:
+        code = start(run.loaded, trial=trial, quiet=options.quiet, as_json=options.json or None)
+    except (SystemExit, KeyboardInterrupt):
+        code = 0  # a signal came before it served, as while it waits for the server of its database
+    raise typer.Exit(code)

@@ -304,7 +304,11 @@ class Site(NamedTuple):
         settings = self.settings
         paths = [settings.mailer_templates, settings.logo, settings.stylesheet]
         paths += [Path(settings.locale), settings.socket]
-        paths += [self.state_folder, Path(self.command[0]), self.loaded.file]
+        command = Path(self.command[0])
+        program = command.resolve()
+        # The command may be a link, and the Python of its environment stand elsewhere, as those of pyenv and uv do.
+        paths += [command, program, program.with_name("python").resolve()]
+        paths += [self.state_folder, self.loaded.file]
         at_home = any(path and path.is_relative_to(home) for path in paths for home in HOMES)
         return "read-only" if at_home else "yes"
 

@@ -219,7 +219,7 @@ class Replacement:
             else:
                 self._prepare(source, None)
                 self.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                source.copy(self.database, progress, for_use=True)
+                source.copy(self.database, progress, owner=self.database.parent)
         return self.kept
 
     def _replace(self, source: Store, progress: Progress) -> None:

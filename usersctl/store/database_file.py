@@ -165,15 +165,15 @@ def copy_aside(path: Path, now: datetime) -> Path:
     target = path.with_name(f"{path.name}.before-{in_name(now)}")
     with closing(connect(path, read_only=True)) as source:
         source.execute("BEGIN")
-        copy(source, target)
+        copy(source, target, owner=path)
     return target
 
 
 def copy(
-    source: sqlite3.Connection, target: Path, progress: Progress = unwatched, *, for_use: bool = False
+    source: sqlite3.Connection, target: Path, progress: Progress = unwatched, *, owner: Path | None = None
 ) -> None:
     """Writes a complete copy, or none, that its owner alone can read. `source` must be in a transaction."""
-    with new_file(target, for_use=for_use) as made:
+    with new_file(target, owner=owner) as made:
         # Takes the snapshot. Without one SQLite starts again after every write of others, and under load never ends.
         source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
         with closing(sqlite3.connect(made)) as copied:
@@ -201,17 +201,17 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def new_file(target: Path, *, for_use: bool = False) -> Iterator[Path]:
+def new_file(target: Path, *, owner: Path | None = None) -> Iterator[Path]:
     """An empty file for its owner alone. It gets the name `target` when the block ends without an error.
 
-    `for_use`: it will be the database of the daemon. A backup stays with its maker, wherever that puts it.
+    If root makes it, it belongs to the owner of `owner`. Without that, as a backup, it stays with its maker, wherever that puts it.
     """
     _refuse_taken(target)
     try:
         # In a temporary folder, so that no file that SQLite creates beside it stays behind.
         with temporary_folder(UNFINISHED, target.parent) as folder:
             made = folder / "users.db"
-            create_file(made, owner=target.parent if for_use else folder)
+            create_file(made, owner=owner or folder)
             yield made
             _publish(made, target)
     except sqlite3.OperationalError as error:

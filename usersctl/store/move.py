@@ -33,7 +33,7 @@ def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
 def _new(source: Store, database: Database) -> Iterator[NewDatabase]:
     """It is there when the block ends without an error."""
     if not isinstance(database, Conninfo):
-        with new_file(database, for_use=True) as file:
+        with new_file(database, owner=database.parent) as file:
             yield file
         return
     from usersctl.store.postgres.store import PostgresStore  # late: it needs psycopg

@@ -15,9 +15,9 @@ CACHE = 32 * 1024  # KiB
 
 
 @contextmanager
-def new_file(target: Path, *, for_use: bool = False) -> Iterator["NewFile"]:
+def new_file(target: Path, *, owner: Path | None = None) -> Iterator["NewFile"]:
     """It gets its name when the block ends without an error."""
-    with database_file.new_file(target, for_use=for_use) as path, closing(NewFile(path)) as new:
+    with database_file.new_file(target, owner=owner) as path, closing(NewFile(path)) as new:
         yield new
 
 

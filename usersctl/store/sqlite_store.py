@@ -177,11 +177,13 @@ class SQLiteStore(Store):
     def locks(self) -> closing[FileLocks]:
         return closing(FileLocks(self._path))
 
-    def copy(self, target: Path, progress: Progress = unwatched, *, for_use: bool = False) -> dict[str, int]:
+    def copy(
+        self, target: Path, progress: Progress = unwatched, *, owner: Path | None = None
+    ) -> dict[str, int]:
         """While others write on."""
         with self.read() as tx:
             counts = tx.counts()
-            database_file.copy(self._connection(), target, progress, for_use=for_use)
+            database_file.copy(self._connection(), target, progress, owner=owner)
         return counts
 
     def copy_aside(self, now: datetime, folder: Path) -> Path:  # noqa: ARG002

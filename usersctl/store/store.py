@@ -169,10 +169,12 @@ class Store(ABC):
     # --- the whole content ---
 
     @abstractmethod
-    def copy(self, target: Path, progress: Progress = unwatched, *, for_use: bool = False) -> dict[str, int]:
+    def copy(
+        self, target: Path, progress: Progress = unwatched, *, owner: Path | None = None
+    ) -> dict[str, int]:
         """Copies the database as it is at this moment into a new file. Returns how many rows it has, by table.
 
-        `for_use`: the file will be the database of the daemon, and no backup.
+        `owner`: if root makes the copy, it belongs to the owner of this file or folder. Without that it stays with its maker.
         """
 
     @abstractmethod

@@ -225,9 +225,11 @@ class PostgresStore(Store):
 
     # --- the whole content ---
 
-    def copy(self, target: Path, progress: Progress = unwatched, *, for_use: bool = False) -> dict[str, int]:
+    def copy(
+        self, target: Path, progress: Progress = unwatched, *, owner: Path | None = None
+    ) -> dict[str, int]:
         """The copy is a file."""
-        with self.read() as tx, new_file(target, for_use=for_use) as new:
+        with self.read() as tx, new_file(target, owner=owner) as new:
             self.whole()
             return pour(tx, new, progress)
 
