@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psycopg
 from psycopg import OperationalError, pq
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.numeric import IntLoader
 
 from usersctl import deadline
 from usersctl.store.conninfo import Conninfo
@@ -35,7 +39,7 @@ PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
 FETCHED = 1_000  # rows of a stream at a time
 # The server takes no text with a zero byte: a search for one finds nothing, as it does in a file.
 NO_ZERO = "\ufffd".encode()
-_INT, _TEXT, _BYTES, _BOOL, _UNKNOWN = 20, 25, 17, 16, 0
+_INT, _TEXT, _BYTES, _UNKNOWN = 20, 25, 17, 0
 _TYPES = {int: _INT, bool: _INT, bytes: _BYTES, type(None): _UNKNOWN}
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _COPIES = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT)
@@ -84,7 +88,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
         self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
-        self._readers: dict[bytes, Readers] = {}  # by the name of a prepared statement
+        self._reader = Transformer(_Adaption())
         self._streams = 0
         self._listens = False
         self.silence = SILENCE
@@ -98,10 +102,7 @@ class Connection:
             return self._unprepared(statement, values)
         name, names = known
         texts = [_encoded(value) for value in _given(names, values)]
-        result = self._sent(self._pg.send_query_prepared, name, texts)
-        if name not in self._readers:
-            self._readers[name] = _readers(result)
-        return _rows(result, self._readers[name])
+        return self._sent(self._pg.send_query_prepared, name, texts)
 
     def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]] | None:
         """The name of the prepared statement, and those of its values; None if it is not worth it."""
@@ -121,12 +122,12 @@ class Connection:
         text, names = translated(statement)
         given = _given(names, values)
         texts, types = list(map(_encoded, given)), list(map(_type_of, given))
-        return _rows(self._sent(self._pg.send_query_params, before + text, texts, types))
+        return self._sent(self._pg.send_query_params, before + text, texts, types)
 
     def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
         try:
-            return _rows(self._sent(self._pg.send_query, text.encode(), within=within))
+            return self._sent(self._pg.send_query, text.encode(), within=within)
         except ServerError as error:
             error.statement = text
             raise
@@ -207,12 +208,16 @@ class Connection:
 
     # --- the wire ---
 
-    def _sent(self, send: Callable[..., object], *words: Any, within: float | None = None) -> PGresult:
+    def _sent(self, send: Callable[..., object], *words: Any, within: float | None = None) -> Rows:
         try:
             send(*words)
-            return self._result(within or self.silence)
+            result = self._result(within or self.silence)
         except OperationalError as error:
             raise self._error(None) from error
+        self._reader.set_pgresult(result)
+        rows = Rows(self._reader.load_rows(0, result.ntuples, tuple), result.command_tuples or 0)
+        self._reader.set_pgresult(None)  # frees it
+        return rows
 
     def _result(self, seconds: float) -> PGresult:
         """That of the last statement; raises the error of the first that failed."""
@@ -392,38 +397,17 @@ def _copied(value: Any) -> bytes:
     return b"\\\\x" + value.hex().encode() if isinstance(value, bytes) else b"%d" % value
 
 
-def _bytes(value: bytes) -> bytes:
-    return bytes.fromhex(value[2:].decode())
+class _Adaption:
+    """How values of the server are read: SQLite has no booleans, they are 0 and 1; and a sum of numbers is one."""
+
+    connection = None
+    adapters = AdaptersMap(psycopg.adapters)
 
 
-# SQLite has no booleans: they are 0 and 1.
-_READERS: dict[int, Callable[[bytes], Any]] = {
-    _BOOL: lambda value: int(value == b"t"),
-    _BYTES: _bytes,
-    _INT: int,
-    21: int,
-    23: int,
-    26: int,
-    1700: int,  # a sum of numbers
-}
+class _Boolean(Loader):
+    def load(self, data: Buffer) -> int:
+        return int(data == b"t")
 
 
-Readers = list[tuple[int, Callable[[bytes], Any]]]
-
-
-def _readers(result: PGresult) -> Readers:
-    """What reads the values of each column."""
-    return [(n, _READERS.get(result.ftype(n), bytes.decode)) for n in range(result.nfields)]
-
-
-def _rows(result: PGresult, readers: Readers | None = None) -> Rows:
-    count = result.ntuples
-    if not count:
-        return Rows([], result.command_tuples or 0)
-    readers = readers or _readers(result)
-    value = result.get_value
-    rows = [
-        tuple([None if (field := value(row, column)) is None else read(field) for column, read in readers])
-        for row in range(count)
-    ]
-    return Rows(rows, result.command_tuples or 0)
+_Adaption.adapters.register_loader("bool", _Boolean)
+_Adaption.adapters.register_loader("numeric", IntLoader)
