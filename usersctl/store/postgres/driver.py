@@ -87,7 +87,7 @@ class Connection:
         self._pg.nonblocking = 1
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
-        self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
+        self._prepared: dict[bytes, bytes] = {}  # the name of each statement
         self._reader = Transformer(_Adaption())
         self._streams = 0
         self._listens = False
@@ -97,32 +97,28 @@ class Connection:
     # --- statements ---
 
     def execute(self, statement: str, values: Any = ()) -> Rows:
-        known = self._prepared.get(statement) or self._prepare(statement, values)
-        if known is None:
-            return self._unprepared(statement, values)
-        name, names = known
-        texts = [_encoded(value) for value in _given(names, values)]
+        text, names = translated(statement)
+        # `values` may have more names than the statement.
+        given = [values[name] for name in names] if isinstance(values, dict) else values
+        texts = [_encoded(value) for value in given]
+        name = self._prepared.get(text)
+        if name is None:
+            types = [_TYPES.get(type(value), _TEXT) for value in given]
+            if not self._is_worth_a_name(statement, given):
+                return self._sent(self._pg.send_query_params, text, texts, types)
+            name = b"s%d" % len(self._prepared)
+            self._sent(self._pg.send_prepare, name, text, types)
+            self._prepared[text] = name
         return self._sent(self._pg.send_query_prepared, name, texts)
 
-    def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]] | None:
-        """The name of the prepared statement, and those of its values; None if it is not worth it."""
-        if (
-            len(values) > PREPARED_VALUES
-            or len(self._prepared) >= PREPARED_STATEMENTS
-            or " LIKE " in statement
-        ):
-            return None  # the best way of a search depends on its words
-        text, names = translated(statement)
-        name = b"s%d" % len(self._prepared)
-        self._sent(self._pg.send_prepare, name, text, [_type_of(value) for value in _given(names, values)])
-        self._prepared[statement] = name, names
-        return name, names
-
-    def _unprepared(self, statement: str, values: Any, before: bytes = b"") -> Rows:
-        text, names = translated(statement)
-        given = _given(names, values)
-        texts, types = list(map(_encoded, given)), list(map(_type_of, given))
-        return self._sent(self._pg.send_query_params, before + text, texts, types)
+    def _is_worth_a_name(self, statement: str, values: Sequence[Any]) -> bool:
+        """By which the server knows it again. The best way of a search depends on its words, so it gets none."""
+        return (
+            len(values) <= PREPARED_VALUES
+            and len(self._prepared) < PREPARED_STATEMENTS
+            and not statement.startswith("DECLARE ")
+            and " LIKE " not in statement
+        )
 
     def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
@@ -141,7 +137,7 @@ class Connection:
     def _fetched(self, statement: str, values: Any) -> Iterator[tuple[Any, ...]]:
         self._streams += 1
         name = f"stream{self._streams}"
-        self._unprepared(statement, values, f"DECLARE {name} NO SCROLL CURSOR FOR ".encode())
+        self.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {statement}", values)
         while rows := self.run(f"FETCH {FETCHED} FROM {name}").fetchall():
             yield from rows
         self.run(f"CLOSE {name}")
@@ -363,18 +359,6 @@ def _look_up(host: bytes) -> None:
 def _first_line(pg: PGconn) -> str:
     """Of the last problem; the others give advice."""
     return pg.error_message.decode("utf-8", "replace").strip().partition("\n")[0]
-
-
-def _given(names: tuple[str, ...], values: Any) -> Sequence[Any]:
-    """`values` may have more names than the statement."""
-    if isinstance(values, dict):
-        return [values[name] for name in names]
-    given: Sequence[Any] = values
-    return given
-
-
-def _type_of(value: object) -> int:
-    return _TYPES.get(type(value), _TEXT)
 
 
 def _encoded(value: Any) -> bytes | None:
