@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from psycopg import OperationalError, pq
+from psycopg import OperationalError, ProgrammingError, pq
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import IntLoader
 
@@ -25,7 +26,7 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
-DEFAULTS = b"tcp_user_timeout=3000 target_session_attrs=read-write"
+DEFAULTS = "tcp_user_timeout=3000 target_session_attrs=read-write"
 # In the words of libpq and the server: a connection that no waiting opens.
 MISTAKES = re.compile(
     r"authentication|no password|does not exist|pg_hba|ermission denied|not permitted|certificate|invalid|unrecognized"
@@ -42,7 +43,6 @@ NO_ZERO = "\ufffd".encode()
 _INT, _TEXT, _BYTES, _UNKNOWN = 20, 25, 17, 0
 _TYPES = {int: _INT, bool: _INT, bytes: _BYTES, type(None): _UNKNOWN}
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
-_COPIES = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT)
 
 
 class ServerError(Exception):
@@ -147,19 +147,17 @@ class Connection:
 
         The server writes them as if it had vacuumed already, which it would do a minute later.
         """
-        into = f"COPY {table} ({', '.join(columns)}) FROM STDIN WITH (FREEZE)"
-        self._sent(self._pg.send_query, into.encode())
+        self.run(f"COPY {table} ({', '.join(columns)}) FROM STDIN WITH (FREEZE)")
         try:
             for number, row in enumerate(rows):
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
                 if number % FETCHED == 0:
                     self._flush(time.monotonic() + self.silence)
-        except OperationalError as error:
+        except BaseException as error:
             lost = self._error(None)  # before its words go with the connection
             self.close()
-            raise lost from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OperationalError):
+                raise lost from error
             raise
         self._sent(self._pg.put_copy_end)
 
@@ -217,7 +215,7 @@ class Connection:
 
     def _result(self, seconds: float) -> PGresult:
         """That of the last statement; raises the error of the first that failed."""
-        last, failed = None, None
+        last: PGresult | None = None
         until = time.monotonic() + seconds
         self._flush(until)
         while True:
@@ -227,13 +225,12 @@ class Connection:
             result = self._pg.get_result()
             if result is None:
                 break
-            if result.status in _COPIES:
+            if result.status == pq.ExecStatus.COPY_IN:
                 return result
-            last = result
-            if result.status not in _OK and failed is None:
-                failed = result
-        if failed is not None or last is None:
-            raise self._error(failed)
+            if last is None or last.status in _OK:
+                last = result
+        if last is None or last.status not in _OK:
+            raise self._error(last)
         return last
 
     def _flush(self, until: float) -> None:
@@ -253,10 +250,9 @@ class Connection:
     def _error(self, result: PGresult | None) -> ServerError | Away:
         if result is None or self._pg.status != pq.ConnStatus.OK:
             return Away(_first_line(self._pg) or "the connection was lost")
-        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        return ServerError(
-            state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-        )
+        state, message = pq.DiagnosticField.SQLSTATE, pq.DiagnosticField.MESSAGE_PRIMARY
+        words = [(result.error_field(field) or b"").decode("utf-8", "replace") for field in (state, message)]
+        return ServerError(*words)
 
     @property
     def process(self) -> int:
@@ -269,10 +265,10 @@ class Connection:
 
 def _connected(conninfo: Conninfo) -> PGconn:
     """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
-    options = _options(DEFAULTS) | _options(conninfo.encode())
+    options = _options(DEFAULTS) | _options(conninfo)
     problems = []
     for attempt, until in _attempts(options, time.monotonic() + SILENCE):
-        pg = pq.PGconn.connect_start(attempt)
+        pg = pq.PGconn.connect_start(attempt.encode())
         of_host = _waited(pg, until)
         if not of_host:
             return pg
@@ -303,27 +299,27 @@ def _waited(pg: PGconn, until: float) -> str:
     return problem
 
 
-def _options(conninfo: bytes) -> dict[bytes, bytes]:
+def _options(conninfo: str) -> dict[str, str]:
     try:
-        parsed = pq.Conninfo.parse(conninfo)
-    except OperationalError as error:
+        return {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
+    except ProgrammingError as error:
         raise Away(str(error).strip()) from None
-    return {option.keyword: option.val for option in parsed if option.val is not None}
 
 
-def _attempts(options: dict[bytes, bytes], until: float) -> Iterator[tuple[bytes, float]]:
+def _attempts(options: dict[str, str], until: float) -> Iterator[tuple[str, float]]:
     """The options with each address of each host, and until when to try them."""
-    hosts, numbers, ports = (options.get(key, b"").split(b",") for key in (b"host", b"hostaddr", b"port"))
+    hosts, numbers, ports = (options.get(key, "").split(",") for key in ("host", "hostaddr", "port"))
     count = max(len(hosts), len(numbers))
     for n in range(count):
         host, number, port = (some[min(n, len(some) - 1)] for some in (hosts, numbers, ports))
         of_host = _share(until, count - n)
-        addresses = [number] if number or not _is_name(host) else _looked_up(host, of_host)
+        # A host may be the folder of a socket.
+        addresses = [number] if number or host[:1] in "/@" else _looked_up(host, of_host)
         for m, address in enumerate(addresses):
-            one = options | {b"host": host, b"hostaddr": address, b"port": port}
+            one = options | {"host": host, "hostaddr": address, "port": port}
             # An empty one would hide what the environment or a service file says.
-            given = ((key, _QUOTED.sub(rb"\\\g<0>", value)) for key, value in one.items() if value)
-            yield b" ".join(b"%s='%s'" % pair for pair in given), _share(of_host, len(addresses) - m)
+            given = {key: value for key, value in one.items() if value}
+            yield make_conninfo(**given), _share(of_host, len(addresses) - m)
 
 
 def _share(until: float, count: int) -> float:
@@ -332,28 +328,21 @@ def _share(until: float, count: int) -> float:
     return now + (until - now) / count
 
 
-_QUOTED = re.compile(rb"[\\']")
+_known: dict[str, list[str]] = {}  # the addresses of each host
 
 
-def _is_name(host: bytes) -> bool:
-    return bool(host) and host[:1] not in b"/@"  # others are folders of a socket
-
-
-_known: dict[bytes, list[bytes]] = {}  # the addresses of each host
-
-
-def _looked_up(host: bytes, until: float) -> list[bytes]:
+def _looked_up(host: str, until: float) -> list[str]:
     """The last known ones if name servers are away, with half of the time left to use them."""
     until = _share(until, 2 if host in _known else 1)
-    with suppress(OSError):  # also if it takes too long
+    with suppress(OSError, UnicodeError):  # also if it takes too long, or no host can have that name
         deadline.within(until - time.monotonic(), lambda: _look_up(host))
     return _known.get(host, [])
 
 
-def _look_up(host: bytes) -> None:
+def _look_up(host: str) -> None:
     """An answer that comes too late is known to the next connection."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    _known[host] = [str(address[0]).encode() for *_, address in found]
+    _known[host] = [str(address[0]) for *_, address in found]
 
 
 def _first_line(pg: PGconn) -> str:
