@@ -550,21 +550,22 @@ def test_the_server_looks_for_machines_that_are_gone(store: Store) -> None:
     assert settings == [("10",), ("5",), ("3",), ("4500ms",)]
 
 
-def test_a_host_without_an_address_is_named(driver: ModuleType) -> None:
+@pytest.mark.parametrize("host", ["nowhere.invalid", "two..dots"])
+def test_a_host_without_an_address_is_named(driver: ModuleType, host: str) -> None:
     with pytest.raises(driver.Silent, match="name of its host is not known"):
-        driver.Connection(Conninfo("postgresql://nowhere.invalid/users"))
+        driver.Connection(Conninfo(f"postgresql://{host}/users"))
 
 
 class NameServers:
     """They know the names that they are given, and may fall silent."""
 
     def __init__(self) -> None:
-        self.addresses = {b"127.0.0.1": "127.0.0.1"}
-        self.silent: set[bytes] = set()
+        self.addresses = {"127.0.0.1": "127.0.0.1"}
+        self.silent: set[str] = set()
         self.over = threading.Event()
         self._numbers = socket.getaddrinfo
 
-    def look_up(self, host: bytes, port: int | None, **options: Any) -> Any:
+    def look_up(self, host: str, port: int | None, **options: Any) -> Any:
         if host in self.silent:
             self.over.wait(20)
         if host not in self.addresses:
@@ -586,7 +587,7 @@ def name_servers(driver: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def test_silent_name_servers_keep_the_caller_no_longer_than_a_silent_server(
     name_servers: NameServers,
 ) -> None:
-    name_servers.silent = {b"db1", b"db2", b"db3"}
+    name_servers.silent = {"db1", "db2", "db3"}
     began = time.monotonic()
     with pytest.raises(ServerAway, match="is away: the name of its host is not known") as refused:
         open_store(Conninfo("postgresql://db1,db2,db3/users"))
@@ -599,8 +600,8 @@ def test_silent_name_servers_keep_the_caller_no_longer_than_a_silent_server(
 def test_a_host_is_tried_although_the_name_of_another_is_not_answered(
     name_servers: NameServers, database: Conninfo
 ) -> None:
-    name_servers.silent = {b"db1"}
-    name_servers.addresses[b"db2"] = "127.0.0.1"
+    name_servers.silent = {"db1"}
+    name_servers.addresses["db2"] = "127.0.0.1"
     with postgres.opened(Conninfo(database.replace("@127.0.0.1:", "@db1:1,db2:"))) as connection:
         assert connection.run("SELECT 1").fetchall() == [(1,)]
 
@@ -608,20 +609,20 @@ def test_a_host_is_tried_although_the_name_of_another_is_not_answered(
 def test_the_last_known_address_is_used_while_no_name_server_answers(
     name_servers: NameServers, database: Conninfo
 ) -> None:
-    name_servers.addresses[b"db1"] = "127.0.0.1"
+    name_servers.addresses["db1"] = "127.0.0.1"
     named = Conninfo(database.replace("@127.0.0.1:", "@db1:"))
-    for silent in ((), (), (b"db1",)):  # it answers, then it fails, then nothing comes
+    for silent in ((), (), ("db1",)):  # it answers, then it fails, then nothing comes
         name_servers.silent = set(silent)
         with postgres.opened(named) as connection:
             assert connection.run("SELECT 1").fetchall() == [(1,)]
-        name_servers.addresses.pop(b"db1", None)
+        name_servers.addresses.pop("db1", None)
 
 
 def test_quotes_and_empty_values_of_a_conninfo_arrive_as_they_are(driver: ModuleType) -> None:
-    given = driver._options(rb"host=/run,db password='it\'s \\ 1' port=1,2 options=''")
-    attempts = driver._attempts(given | {b"hostaddr": b",127.0.0.2"}, time.monotonic())
+    given = driver._options(r"host=/run,db password='it\'s \\ 1' port=1,2 options=''")
+    attempts = driver._attempts(given | {"hostaddr": ",127.0.0.2"}, time.monotonic())
     made = [driver._options(one) for one, _ in attempts]
     assert made == [
-        {b"host": b"/run", b"password": rb"it's \ 1", b"port": b"1"},
-        {b"host": b"db", b"hostaddr": b"127.0.0.2", b"password": rb"it's \ 1", b"port": b"2"},
+        {"host": "/run", "password": r"it's \ 1", "port": "1"},
+        {"host": "db", "hostaddr": "127.0.0.2", "password": r"it's \ 1", "port": "2"},
     ]

@@ -12,8 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from psycopg import OperationalError, pq
+import psycopg
+from psycopg import OperationalError, ProgrammingError, pq
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.numeric import IntLoader
 
 from usersctl import deadline
 from usersctl.store.conninfo import Conninfo
@@ -21,7 +26,7 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
-DEFAULTS = b"tcp_user_timeout=3000 target_session_attrs=read-write"
+DEFAULTS = "tcp_user_timeout=3000 target_session_attrs=read-write"
 # In the words of libpq and the server: a connection that no waiting opens.
 MISTAKES = re.compile(
     r"authentication|no password|does not exist|pg_hba|ermission denied|not permitted|certificate|invalid|unrecognized"
@@ -35,10 +40,9 @@ PREPARED_VALUES, PREPARED_STATEMENTS = 30, 300
 FETCHED = 1_000  # rows of a stream at a time
 # The server takes no text with a zero byte: a search for one finds nothing, as it does in a file.
 NO_ZERO = "\ufffd".encode()
-_INT, _TEXT, _BYTES, _BOOL, _UNKNOWN = 20, 25, 17, 16, 0
+_INT, _TEXT, _BYTES, _UNKNOWN = 20, 25, 17, 0
 _TYPES = {int: _INT, bool: _INT, bytes: _BYTES, type(None): _UNKNOWN}
 _OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
-_COPIES = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT)
 
 
 class ServerError(Exception):
@@ -83,8 +87,8 @@ class Connection:
         self._pg.nonblocking = 1
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
-        self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
-        self._readers: dict[bytes, Readers] = {}  # by the name of a prepared statement
+        self._prepared: dict[bytes, bytes] = {}  # the name of each statement
+        self._reader = Transformer(_Adaption())
         self._streams = 0
         self._listens = False
         self.silence = SILENCE
@@ -93,40 +97,33 @@ class Connection:
     # --- statements ---
 
     def execute(self, statement: str, values: Any = ()) -> Rows:
-        known = self._prepared.get(statement) or self._prepare(statement, values)
-        if known is None:
-            return self._unprepared(statement, values)
-        name, names = known
-        texts = [_encoded(value) for value in _given(names, values)]
-        result = self._sent(self._pg.send_query_prepared, name, texts)
-        if name not in self._readers:
-            self._readers[name] = _readers(result)
-        return _rows(result, self._readers[name])
-
-    def _prepare(self, statement: str, values: Any) -> tuple[bytes, tuple[str, ...]] | None:
-        """The name of the prepared statement, and those of its values; None if it is not worth it."""
-        if (
-            len(values) > PREPARED_VALUES
-            or len(self._prepared) >= PREPARED_STATEMENTS
-            or " LIKE " in statement
-        ):
-            return None  # the best way of a search depends on its words
         text, names = translated(statement)
-        name = b"s%d" % len(self._prepared)
-        self._sent(self._pg.send_prepare, name, text, [_type_of(value) for value in _given(names, values)])
-        self._prepared[statement] = name, names
-        return name, names
+        # `values` may have more names than the statement.
+        given = [values[name] for name in names] if isinstance(values, dict) else values
+        texts = [_encoded(value) for value in given]
+        name = self._prepared.get(text)
+        if name is None:
+            types = [_TYPES.get(type(value), _TEXT) for value in given]
+            if not self._is_worth_a_name(statement, given):
+                return self._sent(self._pg.send_query_params, text, texts, types)
+            name = b"s%d" % len(self._prepared)
+            self._sent(self._pg.send_prepare, name, text, types)
+            self._prepared[text] = name
+        return self._sent(self._pg.send_query_prepared, name, texts)
 
-    def _unprepared(self, statement: str, values: Any, before: bytes = b"") -> Rows:
-        text, names = translated(statement)
-        given = _given(names, values)
-        texts, types = list(map(_encoded, given)), list(map(_type_of, given))
-        return _rows(self._sent(self._pg.send_query_params, before + text, texts, types))
+    def _is_worth_a_name(self, statement: str, values: Sequence[Any]) -> bool:
+        """By which the server knows it again. The best way of a search depends on its words, so it gets none."""
+        return (
+            len(values) <= PREPARED_VALUES
+            and len(self._prepared) < PREPARED_STATEMENTS
+            and not statement.startswith("DECLARE ")
+            and " LIKE " not in statement
+        )
 
     def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
         try:
-            return _rows(self._sent(self._pg.send_query, text.encode(), within=within))
+            return self._sent(self._pg.send_query, text.encode(), within=within)
         except ServerError as error:
             error.statement = text
             raise
@@ -140,7 +137,7 @@ class Connection:
     def _fetched(self, statement: str, values: Any) -> Iterator[tuple[Any, ...]]:
         self._streams += 1
         name = f"stream{self._streams}"
-        self._unprepared(statement, values, f"DECLARE {name} NO SCROLL CURSOR FOR ".encode())
+        self.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {statement}", values)
         while rows := self.run(f"FETCH {FETCHED} FROM {name}").fetchall():
             yield from rows
         self.run(f"CLOSE {name}")
@@ -150,19 +147,17 @@ class Connection:
 
         The server writes them as if it had vacuumed already, which it would do a minute later.
         """
-        into = f"COPY {table} ({', '.join(columns)}) FROM STDIN WITH (FREEZE)"
-        self._sent(self._pg.send_query, into.encode())
+        self.run(f"COPY {table} ({', '.join(columns)}) FROM STDIN WITH (FREEZE)")
         try:
             for number, row in enumerate(rows):
                 self._pg.put_copy_data(b"\t".join(map(_copied, row)) + b"\n")
                 if number % FETCHED == 0:
                     self._flush(time.monotonic() + self.silence)
-        except OperationalError as error:
+        except BaseException as error:
             lost = self._error(None)  # before its words go with the connection
             self.close()
-            raise lost from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OperationalError):
+                raise lost from error
             raise
         self._sent(self._pg.put_copy_end)
 
@@ -207,16 +202,20 @@ class Connection:
 
     # --- the wire ---
 
-    def _sent(self, send: Callable[..., object], *words: Any, within: float | None = None) -> PGresult:
+    def _sent(self, send: Callable[..., object], *words: Any, within: float | None = None) -> Rows:
         try:
             send(*words)
-            return self._result(within or self.silence)
+            result = self._result(within or self.silence)
         except OperationalError as error:
             raise self._error(None) from error
+        self._reader.set_pgresult(result)
+        rows = Rows(self._reader.load_rows(0, result.ntuples, tuple), result.command_tuples or 0)
+        self._reader.set_pgresult(None)  # frees it
+        return rows
 
     def _result(self, seconds: float) -> PGresult:
         """That of the last statement; raises the error of the first that failed."""
-        last, failed = None, None
+        last: PGresult | None = None
         until = time.monotonic() + seconds
         self._flush(until)
         while True:
@@ -226,13 +225,12 @@ class Connection:
             result = self._pg.get_result()
             if result is None:
                 break
-            if result.status in _COPIES:
+            if result.status == pq.ExecStatus.COPY_IN:
                 return result
-            last = result
-            if result.status not in _OK and failed is None:
-                failed = result
-        if failed is not None or last is None:
-            raise self._error(failed)
+            if last is None or last.status in _OK:
+                last = result
+        if last is None or last.status not in _OK:
+            raise self._error(last)
         return last
 
     def _flush(self, until: float) -> None:
@@ -252,10 +250,9 @@ class Connection:
     def _error(self, result: PGresult | None) -> ServerError | Away:
         if result is None or self._pg.status != pq.ConnStatus.OK:
             return Away(_first_line(self._pg) or "the connection was lost")
-        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        return ServerError(
-            state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
-        )
+        state, message = pq.DiagnosticField.SQLSTATE, pq.DiagnosticField.MESSAGE_PRIMARY
+        words = [(result.error_field(field) or b"").decode("utf-8", "replace") for field in (state, message)]
+        return ServerError(*words)
 
     @property
     def process(self) -> int:
@@ -268,10 +265,10 @@ class Connection:
 
 def _connected(conninfo: Conninfo) -> PGconn:
     """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
-    options = _options(DEFAULTS) | _options(conninfo.encode())
+    options = _options(DEFAULTS) | _options(conninfo)
     problems = []
     for attempt, until in _attempts(options, time.monotonic() + SILENCE):
-        pg = pq.PGconn.connect_start(attempt)
+        pg = pq.PGconn.connect_start(attempt.encode())
         of_host = _waited(pg, until)
         if not of_host:
             return pg
@@ -302,27 +299,27 @@ def _waited(pg: PGconn, until: float) -> str:
     return problem
 
 
-def _options(conninfo: bytes) -> dict[bytes, bytes]:
+def _options(conninfo: str) -> dict[str, str]:
     try:
-        parsed = pq.Conninfo.parse(conninfo)
-    except OperationalError as error:
+        return {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
+    except ProgrammingError as error:
         raise Away(str(error).strip()) from None
-    return {option.keyword: option.val for option in parsed if option.val is not None}
 
 
-def _attempts(options: dict[bytes, bytes], until: float) -> Iterator[tuple[bytes, float]]:
+def _attempts(options: dict[str, str], until: float) -> Iterator[tuple[str, float]]:
     """The options with each address of each host, and until when to try them."""
-    hosts, numbers, ports = (options.get(key, b"").split(b",") for key in (b"host", b"hostaddr", b"port"))
+    hosts, numbers, ports = (options.get(key, "").split(",") for key in ("host", "hostaddr", "port"))
     count = max(len(hosts), len(numbers))
     for n in range(count):
         host, number, port = (some[min(n, len(some) - 1)] for some in (hosts, numbers, ports))
         of_host = _share(until, count - n)
-        addresses = [number] if number or not _is_name(host) else _looked_up(host, of_host)
+        # A host may be the folder of a socket.
+        addresses = [number] if number or host[:1] in "/@" else _looked_up(host, of_host)
         for m, address in enumerate(addresses):
-            one = options | {b"host": host, b"hostaddr": address, b"port": port}
+            one = options | {"host": host, "hostaddr": address, "port": port}
             # An empty one would hide what the environment or a service file says.
-            given = ((key, _QUOTED.sub(rb"\\\g<0>", value)) for key, value in one.items() if value)
-            yield b" ".join(b"%s='%s'" % pair for pair in given), _share(of_host, len(addresses) - m)
+            given = {key: value for key, value in one.items() if value}
+            yield make_conninfo(**given), _share(of_host, len(addresses) - m)
 
 
 def _share(until: float, count: int) -> float:
@@ -331,45 +328,26 @@ def _share(until: float, count: int) -> float:
     return now + (until - now) / count
 
 
-_QUOTED = re.compile(rb"[\\']")
+_known: dict[str, list[str]] = {}  # the addresses of each host
 
 
-def _is_name(host: bytes) -> bool:
-    return bool(host) and host[:1] not in b"/@"  # others are folders of a socket
-
-
-_known: dict[bytes, list[bytes]] = {}  # the addresses of each host
-
-
-def _looked_up(host: bytes, until: float) -> list[bytes]:
+def _looked_up(host: str, until: float) -> list[str]:
     """The last known ones if name servers are away, with half of the time left to use them."""
     until = _share(until, 2 if host in _known else 1)
-    with suppress(OSError):  # also if it takes too long
+    with suppress(OSError, UnicodeError):  # also if it takes too long, or no host can have that name
         deadline.within(until - time.monotonic(), lambda: _look_up(host))
     return _known.get(host, [])
 
 
-def _look_up(host: bytes) -> None:
+def _look_up(host: str) -> None:
     """An answer that comes too late is known to the next connection."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    _known[host] = [str(address[0]).encode() for *_, address in found]
+    _known[host] = [str(address[0]) for *_, address in found]
 
 
 def _first_line(pg: PGconn) -> str:
     """Of the last problem; the others give advice."""
     return pg.error_message.decode("utf-8", "replace").strip().partition("\n")[0]
-
-
-def _given(names: tuple[str, ...], values: Any) -> Sequence[Any]:
-    """`values` may have more names than the statement."""
-    if isinstance(values, dict):
-        return [values[name] for name in names]
-    given: Sequence[Any] = values
-    return given
-
-
-def _type_of(value: object) -> int:
-    return _TYPES.get(type(value), _TEXT)
 
 
 def _encoded(value: Any) -> bytes | None:
@@ -392,38 +370,17 @@ def _copied(value: Any) -> bytes:
     return b"\\\\x" + value.hex().encode() if isinstance(value, bytes) else b"%d" % value
 
 
-def _bytes(value: bytes) -> bytes:
-    return bytes.fromhex(value[2:].decode())
+class _Adaption:
+    """How values of the server are read: SQLite has no booleans, they are 0 and 1; and a sum of numbers is one."""
+
+    connection = None
+    adapters = AdaptersMap(psycopg.adapters)
 
 
-# SQLite has no booleans: they are 0 and 1.
-_READERS: dict[int, Callable[[bytes], Any]] = {
-    _BOOL: lambda value: int(value == b"t"),
-    _BYTES: _bytes,
-    _INT: int,
-    21: int,
-    23: int,
-    26: int,
-    1700: int,  # a sum of numbers
-}
+class _Boolean(Loader):
+    def load(self, data: Buffer) -> int:
+        return int(data == b"t")
 
 
-Readers = list[tuple[int, Callable[[bytes], Any]]]
-
-
-def _readers(result: PGresult) -> Readers:
-    """What reads the values of each column."""
-    return [(n, _READERS.get(result.ftype(n), bytes.decode)) for n in range(result.nfields)]
-
-
-def _rows(result: PGresult, readers: Readers | None = None) -> Rows:
-    count = result.ntuples
-    if not count:
-        return Rows([], result.command_tuples or 0)
-    readers = readers or _readers(result)
-    value = result.get_value
-    rows = [
-        tuple([None if (field := value(row, column)) is None else read(field) for column, read in readers])
-        for row in range(count)
-    ]
-    return Rows(rows, result.command_tuples or 0)
+_Adaption.adapters.register_loader("bool", _Boolean)
+_Adaption.adapters.register_loader("numeric", IntLoader)
