@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backups import ignore
 from support.certificates import make_certificates
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving, wait_for
@@ -30,6 +31,7 @@ from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine, fi
 from usersctl.models import Client, EmailState, User
 from usersctl.service import Service
 from usersctl.store import database_file
+from usersctl.store.move import move
 
 # Those of a server have tests of their own.
 OFFLINE = [check.code for check in CHECKS if not check.online and not check.code.startswith("server-")]
@@ -206,6 +208,19 @@ def test_a_database_that_its_owner_cannot_write_is_a_problem(doctor: Doctor, tmp
     beside.unlink()
     os.chown(database, 0, -1)
     database.chmod(0o400)  # root may write whatever the modes say
+    assert doctor.finds("database-modes")[0] == "ok"
+
+
+@pytest.mark.sqlite  # modes of files
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_database_that_was_moved_away_stays_read_only(doctor: Doctor, tmp_path: Path) -> None:
+    database = doctor.service.settings.database
+    move(doctor.service.store, tmp_path / "there.db", ignore)
+    doctor.service.close()
+    for path in (tmp_path, *tmp_path.glob("users.db*")):
+        os.chown(path, 12345, -1)
+    assert database.stat().st_mode & 0o200 == 0
+    assert doctor.finds("database")[1] == f"{database} was moved to {tmp_path}/there.db"
     assert doctor.finds("database-modes")[0] == "ok"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from usersctl.config.settings import key_called
 from usersctl.config.sources import unread_variables
 from usersctl.doctor.installation import Installation, Result, UncheckedError, hint, ok, problem, warning
-from usersctl.errors import Damaged, Outdated, UsersError
+from usersctl.errors import Damaged, OtherVersion, Outdated, UsersError
 from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
 from usersctl.store.database_file import closed_to_this_user, replaced
@@ -147,6 +147,8 @@ def modes(installation: Installation) -> Result:
 def _read_only(installation: Installation) -> Result | None:
     """What the owner of the database, as whom a daemon runs, cannot write."""
     database = installation.database
+    if isinstance(installation.opened, OtherVersion) and not isinstance(installation.opened, Outdated):
+        return None  # one that was moved away is read-only on purpose
     owner = database.stat().st_uid
     logs = filter(Path.exists, (installation.log, Path(f"{database}-shm")))
     paths = [path for path in (database, *logs, database.parent) if not _may_write(owner, path)]
