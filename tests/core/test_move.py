@@ -1,6 +1,7 @@
 """A move to another database, on a PostgreSQL server or in a file: everything arrives, or both stay as they were."""
 
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -101,6 +102,19 @@ def test_the_new_database_goes_on_where_the_old_one_ended(filled: Service, postg
         with store.read() as tx:
             assert tx.check_audit().problem is None
             assert list(tx.miscounted()) == []
+
+
+def test_a_file_without_its_note_of_the_last_ids_goes_on_behind_its_rows(
+    filled: Service, postgres_database: Make
+) -> None:
+    """A tool that copies tables may lose the note."""
+    server, bob = postgres_database(empty=True), filled.accounts.find("bob@example.com")
+    with closing(sqlite3.connect(str(filled.store.database))) as connection, connection:
+        connection.execute("DELETE FROM sqlite_sequence")
+    moved(filled.store.database, server)
+    with closing(open_store(server)) as store:
+        service = Service(filled.settings, store, filled.now)
+        assert create_user(service, "new@example.com", "New", PASSWORD).id == bob.id + 1
 
 
 def test_a_server_has_nothing_to_vacuum_after_a_move(filled: Service, postgres_database: Make) -> None:

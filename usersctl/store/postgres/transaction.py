@@ -147,11 +147,9 @@ class PostgresTransaction(Transaction):
 
     def give_no_ids_up_to(self, last: dict[str, int]) -> None:
         given = self.last_ids()
-        for table, number in last.items():
-            if number >= given.get(table, 0):
-                self._run(
-                    "SELECT setval(CAST(pg_get_serial_sequence(?, 'id') AS REGCLASS), ?)", (table, number)
-                )
+        for table in {**given, **last}:
+            number = max(given.get(table, 0), last.get(table, 0))
+            self._run("SELECT setval(CAST(pg_get_serial_sequence(?, 'id') AS REGCLASS), ?)", (table, number))
 
     def mark_as_moved(self, moved_to: str) -> None:
         self.end_other_connections()
