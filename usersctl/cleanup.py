@@ -85,12 +85,16 @@ class Cleaner(NamedTuple):
                     lambda tx, some: tx.delete_client_counts(stamp(tx.now - LONGEST_WINDOW), some),
                     lambda tx, some: tx.delete_finished_emails(stamp(kept_since), some),
                     lambda tx, some: tx.give_up_events(stamp(tx.now - TRIED_FOR), some),
-                    lambda tx, some: delete_due(tx, by, some),
                     lambda tx, some: expire_claims(tx, self.emails, some),
                     lambda tx, some: tx.delete_expired_reservations(began, some),
                     lambda tx, some: tx.delete_left_members(some),
+                )
+                of_accounts: tuple[Delete, ...] = (
+                    lambda tx, some: delete_due(tx, by, some),
                     lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
                 )
+                for delete in of_accounts:
+                    done = done._replace(accounts=done.accounts + max(self._in_batches(by, delete)))
                 for delete in uncounted:
                     for _ in self._in_batches(by, delete):
                         pass
@@ -127,7 +131,9 @@ class Cleaner(NamedTuple):
             if is_whole and done.include_no_expiration and own is not None and own[0].expires_at is None:
                 tx.delete_token(by.token_hash or b"")
                 done = done._replace(no_expiration=done.no_expiration + 1)
-            tx.audit(by, "cleanup-tokens", **done._asdict())
+            counts = done._asdict()
+            del counts["accounts"]  # each has a row of its own
+            tx.audit(by, "cleanup-tokens", **counts)
         return done
 
     def _in_batches(self, by: Actor, delete: Delete) -> Iterator[int]:

@@ -269,6 +269,7 @@ class Cleanup(NamedTuple):
     expired: int
     no_expiration: int
     include_no_expiration: bool
+    accounts: int = 0  # that their owners deleted, or never confirmed
 
     def as_json(self) -> dict[str, Any]:
         """The five keys that the task's endpoint and `cleanup-tokens --json` print alike."""

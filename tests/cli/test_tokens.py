@@ -52,6 +52,19 @@ def test_tokens_without_an_expiry_are_removed_only_with_the_option(with_tokens: 
     assert with_tokens.ok("cleanup-tokens", "--json").json["noExpirationTokensRemoved"] == 0
 
 
+def test_a_cleanup_says_how_many_accounts_it_removed(usersctl: Command) -> None:
+    with usersctl.service() as service:
+        for name in ("ada", "bob"):
+            service.registration.register(f"{name}@example.com", name, PASSWORD, by=OPERATOR)
+        with service.store.write() as tx:
+            tx._run("UPDATE users SET created_at = '2001-01-01T00:00:00.000Z' WHERE id = 2")
+    done = usersctl.ok("cleanup-tokens")
+    assert done.stdout == "Removed 0 expired tokens\n"
+    assert done.stderr == "Also removed 1 account, deleted by the owner or never confirmed\n"
+    assert [row[0] for row in usersctl.ok("list").rows] == ["1"]
+    assert usersctl.ok("cleanup-tokens").stderr == ""
+
+
 def test_quiet_prints_errors_only(with_tokens: Command) -> None:
     done = with_tokens.ok("cleanup-tokens", "--quiet")
     assert done.stdout + done.stderr == ""

@@ -50,6 +50,9 @@ def cleanup_tokens(
     if endless:
         removed += f" and {cleanup.no_expiration} without an expiry date"
     run.out.result(removed, cleanup.as_json())
+    if cleanup.accounts:
+        accounts = counted(cleanup.accounts, "account")
+        run.out.note(f"Also removed {accounts}, deleted by the owner or never confirmed")
 
 
 def _complete_scope(incomplete: str) -> list[str]:
