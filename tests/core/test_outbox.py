@@ -205,6 +205,26 @@ def test_an_email_that_is_refused_temporarily_is_retried_with_growing_delays(
     assert (row.state, row.last_error, row.finished_at) == ("sent", None, stamp(clock()))
 
 
+def test_a_refused_login_is_tried_once_for_all_emails_that_are_due(
+    make_service: Callable[..., Service], clock: FakeClock
+) -> None:
+    """A mail server that counts wrong logins would lock the account."""
+    box = Postbox(login=("ada", "secret"))
+    with smtp_server(box):
+        service = make_service(
+            mailer_host="127.0.0.1", mailer_port=box.port, mailer_user="ada", mailer_password="wrong"
+        )
+        queued(service, *(create_user(service, f"u{n}@example.com", "U", PASSWORD) for n in range(3)))
+        for attempts in range(1, 4):
+            assert [attempt.email.attempts for attempt in worked(service.outbox)] == [attempts]
+            first, *others = sorted(rows(service))
+            assert {(row.due_at, row.last_error) for row in others} == {(first.due_at, first.last_error)}
+            assert str(first.last_error).startswith("535 ")
+            clock.now = datetime.fromisoformat(first.due_at)
+        right = service.outbox._replace(settings=service.settings._replace(mailer_password="secret"))
+        assert [attempt.state for attempt in worked(right)] == ["sent"] * 3
+
+
 def test_delays_have_jitter_and_a_limit() -> None:
     for attempts in range(1, 1000):
         assert timedelta(seconds=4) <= delay_after(attempts) <= LONGEST_DELAY

@@ -148,8 +148,11 @@ class Outbox(NamedTuple):
                 tx.delete_one_time_token(digest(token))
             if error.permanent:
                 tx.finish_email(email.id, EmailState.FAILED, reason)
-            else:
-                tx.postpone_email(email.id, tx.now + delay_after(email.attempts), reason)
+                return
+            until = tx.now + delay_after(email.attempts)
+            tx.postpone_email(email.id, until, reason)
+            if error.login_refused:  # many wrong logins lock an account
+                tx.postpone_due_emails(until, reason)
 
         noted(self.store, note)
         return Attempt(email, EmailState.FAILED if error.permanent else EmailState.WAITING, reason)

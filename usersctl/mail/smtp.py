@@ -67,6 +67,8 @@ class SmtpSender:
             raise Undeliverable(_one_line(code, reply), permanent=500 <= code < 600) from None
         except smtplib.SMTPDataError as error:
             raise Undeliverable(self._described(error), permanent=500 <= error.smtp_code < 600) from None
+        except smtplib.SMTPAuthenticationError as error:
+            raise Undeliverable(self._described(error), permanent=False, login_refused=True) from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
             # Never permanent, because it is not about this email: the operator mends a refused login or sender.
             raise Undeliverable(self._described(error), permanent=False) from None

@@ -102,6 +102,12 @@ class Outbox(Statements):
         statement = "UPDATE outbox SET due_at = ?, last_error = ? WHERE id = ? AND state = 'waiting'"
         self._run(statement, (stamp(due_at), error, email_id))
 
+    def postpone_due_emails(self, due_at: datetime, error: str) -> None:
+        """All that would be tried now."""
+        where = "webhook = '' AND state = 'waiting' AND due_at <= ?"
+        statement = f"UPDATE outbox SET due_at = ?, last_error = ? WHERE {where}"
+        self._run(statement, (stamp(due_at), error, self.now_text))
+
     def retry_email(self, email_id: int) -> None:
         """Makes the email due now, as if it had never been tried."""
         self._run(
