@@ -745,6 +745,19 @@ def test_an_unreadable_file_is_refused_by_its_name(tmp_path: Path, name: str, co
         load(config=tmp_path / name, env=ENV)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("users.toml", 'auth.whitelist = ["/a"]\n"auth.whitelist" = ["/b"]\n'),
+        ("users.json", '{"auth": {"whitelist": ["/a"]}, "auth.whitelist": ["/b"]}'),
+    ],
+)
+def test_a_key_that_stands_twice_in_two_spellings_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=f"{name}: auth.whitelist stands twice"):
+        load(config=tmp_path / name, env=ENV)
+
+
 @pytest.mark.parametrize("how", ["config", "environment"])
 @pytest.mark.parametrize(
     ("name", "problem"),
