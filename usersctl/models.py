@@ -329,6 +329,10 @@ class Newcomer(NamedTuple):
     last_login_at: str | None = None
     profile_picture: str | None = None
 
+    @property
+    def called(self) -> str:
+        return self.email  # nobody claims another one yet
+
 
 class Link(NamedTuple):
     """An account of an identity provider. A subject counts at its provider and issuer only."""

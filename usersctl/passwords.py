@@ -258,13 +258,22 @@ def refused_for_all(settings: Settings) -> frozenset[str]:
 
 
 def _refuse_common(settings: Settings, folded: str, owner: User | Newcomer) -> None:
-    own = (owner.email, owner.email.partition("@")[0], owner.name)
-    if folded in (text.casefold() for text in own):
+    if folded in (text.casefold() for text in (owner.name, *_own_addresses(owner))):
         raise Invalid("Password must not be your own email address or name")
     if folded in _names_of_service(settings):
         raise Invalid("Password must not be the name or address of this service")
     if folded in _common_passwords() or _is_pattern(folded):
         raise Invalid("Password is too common: it is on lists that attackers try first")
+
+
+def _own_addresses(owner: User | Newcomer) -> Iterator[str]:
+    """The known address and the one that the owner claims: whole, as people type its domain, and the part before the @."""
+    for email in (owner.email, owner.called):
+        local, _, domain = email.partition("@")
+        typed = re.sub(
+            r"\bxn--([a-z0-9-]+)", lambda label: label[1].encode().decode("punycode", "replace"), domain
+        )
+        yield from (email, f"{local}@{typed}", local)
 
 
 def _names_of_service(settings: Settings) -> set[str]:

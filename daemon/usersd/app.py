@@ -11,7 +11,7 @@ from usersctl.service import Service
 from usersd import access
 from usersd.counters import LOGINS, SUCCESS, Counters
 from usersd.handlers.oauth import failure
-from usersd.log import Log, redacted, without_tokens
+from usersd.log import Log, redacted, redacted_path
 from usersd.page_access import Whitelist
 from usersd.pages import layout
 from usersd.rate_limits import RateLimits
@@ -336,7 +336,4 @@ def _preflight(match: Match) -> Response:
 
 
 def _logged_path(request: Request) -> str:
-    """An encoded question mark in the path may be followed by a token, which must not be logged."""
-    path: str = request.path or request.environ.get("PATH_INFO", "")
-    before, mark, _ = path.partition("?")
-    return without_tokens(f"{before}?***" if mark else path)
+    return redacted_path(request.path or request.environ.get("PATH_INFO", ""))

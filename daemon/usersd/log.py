@@ -111,10 +111,19 @@ def redacted(query: str) -> str:
     except ValueError:
         return "?***"
     shown = [(_name_in(key), _redacted_value(key, value)) for key, value in pairs]
-    return without_tokens("?" + urlencode(shown, safe="*/?"))
+    return _without_tokens("?" + urlencode(shown, safe="*/?"))
 
 
-def without_tokens(text: str) -> str:
+def redacted_path(path: str) -> str:
+    """A path with the secrets of a link whose query a mail program encoded, even twice, or joined to it by another sign."""
+    before, mark, _ = path.partition("?")
+    odd = "=" in before or "%" in before
+    if odd and (len(before) > LONGEST_QUERY or _names_secret(unquote(unquote(before)))):
+        before, mark = re.split(r"[^\w/.~-]", before, maxsplit=1)[0], "?"
+    return _without_tokens(f"{before}?***" if mark else path)
+
+
+def _without_tokens(text: str) -> str:
     """API tokens can be told by their form, wherever in an address a client puts one."""
     return _TOKEN.sub(f"{API_TOKEN}***", text) if API_TOKEN in text else text
 

@@ -228,6 +228,9 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("passwordHashing.rounds", 10, 10),
     ("passwordHashing.rounds", 16, 16),
     ("mailer.host", "mail.example.com", "mail.example.com"),
+    ("mailer.host", "mail_2.bücher.example", "mail_2.bücher.example"),
+    ("mailer.host", "192.0.2.1", "192.0.2.1"),
+    ("mailer.host", "fe80::1%eth0", "fe80::1%eth0"),
     ("mailer.port", 465, 465),
     ("mailer.secure", True, True),
     ("mailer.defaults.from", "accounts@example.com", "accounts@example.com"),
@@ -486,6 +489,19 @@ BAD: list[tuple[str, list[Any]]] = [
             7,
         ],
     ),
+    (
+        "mailer.host",
+        [
+            "",
+            7,
+            "mail.example.com:25",
+            "192.0.2.1:25",
+            "[::1]",
+            "smtp://mail.example.com",
+            " mail.example.com",
+            "a b",
+        ],
+    ),
     ("mailer.links.confirm", ["confirm", "https://evil.com/confirm", "//evil.com"]),
     ("mailer.links.reset", ["reset", "https://evil.com/reset", "http://127.0.0.1:8080.evil.com"]),
     ("mailer.links.invite", ["invite", "https://evil.com/invite", "//evil.com"]),
@@ -742,6 +758,19 @@ def test_toml_and_json_give_the_same_settings(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_refused_by_its_name(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=rf"{name}: "):
+        load(config=tmp_path / name, env=ENV)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("users.toml", 'auth.whitelist = ["/a"]\n"auth.whitelist" = ["/b"]\n'),
+        ("users.json", '{"auth": {"whitelist": ["/a"]}, "auth.whitelist": ["/b"]}'),
+    ],
+)
+def test_a_key_that_stands_twice_in_two_spellings_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=f"{name}: auth.whitelist stands twice"):
         load(config=tmp_path / name, env=ENV)
 
 

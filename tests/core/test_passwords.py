@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid
-from usersctl.models import UNUSABLE, Newcomer
+from usersctl.models import UNUSABLE, Newcomer, User
 from usersctl.passwords import MAX_BYTES, Hasher, check_hash, check_password, cost_of
 
 KNOWN = "$2b$04$abcdefghijklmnopqrstuu"  # a salt; bcrypt wants its last character to be one of . O e u
@@ -127,6 +127,43 @@ def test_the_error_about_a_password_lists_every_missing_rule(
     with pytest.raises(Invalid, match=message) as refused:
         checked(password, **changes)
     assert password == "" or len(password) < 8 or password not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "password"),
+    [
+        (None, "ada.l@xn--bcher-kva.example"),
+        (None, "ada.l@bücher.example"),
+        (None, "Ada.L@BÜCHER.example"),
+        ("countess@xn--fa-hia.example", "ada.l@bücher.example"),
+        ("countess@xn--fa-hia.example", "countess@faß.example"),
+        ("countess@example.com", "countess@example.com"),
+        ("countess@example.com", "Countess"),
+    ],
+)
+def test_no_address_of_an_account_is_its_password_however_it_is_typed(
+    claimed: str | None, password: str
+) -> None:
+    now = "2026-11-20T08:22:19.123Z"
+    email = "ada.l@xn--bcher-kva.example"
+    ada = User(
+        1,
+        email,
+        "Ada",
+        "user",
+        True,
+        now,
+        now,
+        None,
+        None,
+        None,
+        now,
+        awaiting_confirmation=False,
+        claimed_email=claimed,
+    )
+    with pytest.raises(Invalid, match="your own email address or name"):
+        check_password(rules(), password, ada)
+    assert check_password(rules(), "countess@example.org", ada)
 
 
 def test_tens_of_thousands_of_common_passwords_are_refused() -> None:

@@ -17,7 +17,7 @@ from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.web import Site
 
-from usersd.log import LONGEST_QUERY, Log, redacted
+from usersd.log import LONGEST_QUERY, Log, redacted, redacted_path
 
 NOW = "2026-11-20T08:22:19.123Z"
 WRONG = "wrong horse battery"
@@ -223,6 +223,8 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
     site.client().delete(f"/api/users/me/tokens/{api.token}")
     site.client().get(f"/setup?token={setup}")
     site.client().get(f"/setup%3Ftoken={setup}")
+    site.client().get(f"/setup%253Ftoken%253D{setup}")
+    site.client().get(f"/setup&token={setup}")
     site.client().get(f"/nowhere?x=1&token={setup}")
     site.client().get(f"/login?redirect=/setup%3Ftoken%3D{setup}")
     site.client().post(
@@ -270,6 +272,27 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
 )
 def test_secrets_are_removed_from_a_logged_query(query: str, message: str) -> None:
     assert redacted(query) == message
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/users/7", "/users/7"),
+        ("/docs/a=b%20c", "/docs/a=b%20c"),
+        ("/confirm-email?token=abc", "/confirm-email?***"),
+        ("/confirm-email%3Ftoken=abc", "/confirm-email?***"),
+        ("/confirm-email%3Ftoken%3Dabc%26email%3Dx", "/confirm-email?***"),
+        ("/confirm-email%253Ftoken%253Dabc", "/confirm-email?***"),
+        ("/confirm-email&token=abc", "/confirm-email?***"),
+        ("/confirm-email;email=x;token=abc", "/confirm-email?***"),
+        ("/nowhere/token=abc", "/nowhere/token?***"),
+        (f"/usr_{'x' * 49}", "/usr_***"),
+        ("/" + "x" * 2_001, "/" + "x" * 2_001),
+        ("/x" + "%" * 2_001, "/x?***"),
+    ],
+)
+def test_secrets_are_removed_from_a_logged_path(path: str, message: str) -> None:
+    assert redacted_path(path) == message
 
 
 @given(

@@ -259,6 +259,21 @@ def test_malformed_requests_are_refused_as_json_and_do_not_reach_the_application
     assert running.app.seen == []
 
 
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [
+        (b"X a\r\n\r\n", 400),
+        (b"Content-Length: +3\r\n\r\n", 400),
+        (b"X: " + b"x" * 16384 + b"\r\n\r\n", 431),
+        (b"Content-Length: 65537\r\n\r\n", 413),
+    ],
+)
+def test_head_is_refused_without_a_body(running: Running, after: bytes, status: int) -> None:
+    head, _, body = running.raw(b"HEAD / HTTP/1.1\r\nHost: x\r\n" + after).partition(b"\r\n\r\n")
+    assert (int(head.split(b" ")[1]), body) == (status, b"")
+    assert b"Content-Length: 0" not in head
+
+
 def test_a_client_that_is_still_sending_receives_the_refusal(running: Running) -> None:
     sent = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000
     assert running.raw(sent).startswith(b"HTTP/1.1 413 ")

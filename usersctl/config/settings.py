@@ -177,7 +177,7 @@ class Settings(NamedTuple):
     rounds: Annotated[int, Key("passwordHashing.rounds", values.whole(10, 16),
         "The cost of bcrypt. A hash of another cost is renewed at the next login.")] = 12
 
-    mailer_host: Annotated[str | None, Key("mailer.host", values.string, example="mail.example.com", help=
+    mailer_host: Annotated[str | None, Key("mailer.host", values.mail_host, example="mail.example.com", help=
         "The mail server. Without one, emails are written into the folder mail/ beside the database.")] = None
     mailer_port: Annotated[int | None, Key("mailer.port", values.whole(1, 65535), example=587, help=
         "The port of the mail server. Without it: 587, or 465 if mailer.secure is true.")] = None

@@ -256,7 +256,12 @@ def _from_file(file: Path | None) -> dict[str, Origin]:
         raise ConfigError(f"{file}: not valid {form}: {problem_of_toml(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{file}: must hold one JSON object")
-    return dict(_flattened(file, tree))
+    origins: dict[str, Origin] = {}
+    for name, origin in _flattened(file, tree):
+        if name in origins:  # in its table, and as one word with dots
+            raise ConfigError(f"{file}: {name} stands twice")
+        origins[name] = origin
+    return origins
 
 
 def _flattened(file: Path, tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Origin]]:

@@ -89,6 +89,15 @@ def ascii_string(value: Any) -> str:
     return text
 
 
+@kind("string")
+def mail_host(value: Any) -> str:
+    text = string(value)
+    name, ipv6 = r"[\w.-]+", r"[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*(%\w+)?"
+    if not re.fullmatch(f"{name}|{ipv6}", text):
+        raise BadValue("must be the name or address of a host alone: its port is mailer.port")
+    return text
+
+
 @kind("boolean")
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):

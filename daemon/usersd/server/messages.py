@@ -53,7 +53,11 @@ class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
                 return head.end()
         if self.chunked and self.body_rcv is not None and not self.completed:
             return self._receive_chunks(data)
+        # waitress does not read the method of a head that it refuses, and HEAD gets no body.
+        is_head = self.body_rcv is None and (self.header_plus + data[:5]).startswith(b"HEAD ")
         consumed: int = super().received(data)
+        if self.error and is_head:
+            self.command = "HEAD"
         return consumed
 
     def _receive_chunks(self, data: bytes) -> int:
