@@ -233,7 +233,7 @@ class Service:
     def factor_reset(self) -> "FactorReset":
         from usersctl.factors.reset import FactorReset
 
-        return FactorReset(self.store, self.emails)
+        return FactorReset(self.store, self.settings, self.emails)
 
     @cached_property
     def key_rotation(self) -> "KeyRotation":

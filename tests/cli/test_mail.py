@@ -237,6 +237,14 @@ def test_mail_test_without_a_server_writes_to_the_folder(usersctl: Command) -> N
     assert done.stdout == f"No mail server is configured: written to {usersctl.folder / 'mail' / '0.eml'}\n"
 
 
+@pytest.mark.sqlite  # modes of files
+def test_mail_test_before_the_database_leaves_its_folder_private(usersctl: Command) -> None:
+    path = usersctl.folder / "deep" / "users.db"
+    usersctl.ok("mail", "test", ADA, "--db", path)
+    assert not path.exists()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
 @pytest.mark.parametrize(
     "to", ["nobody", "a@example.com, b@example.com", "a@example.com\nBcc: b@example.com", ""]
 )

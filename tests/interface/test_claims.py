@@ -22,7 +22,7 @@ from support.addresses import (
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.oauth_site import OAuthSite
-from support.postbox import Link
+from support.postbox import Link, sent
 from support.web import Client, application, hosting
 
 from usersctl.models import Role
@@ -228,6 +228,13 @@ def test_without_a_password_links_to_both_addresses_are_needed(site: OAuthSite, 
     assert prove(site, order[0], None).status == 400
     assert prove(site, order[1], None).status == 200
     assert state(ada.client) == ("new@example.com", None)
+
+
+def test_the_email_to_a_new_address_does_not_promise_that_a_password_is_asked_for(site: OAuthSite) -> None:
+    ada = provider(site, "1001")  # without a password, so the page asks for none
+    assert claim(ada.client, "new@example.com").status == 200
+    (email,) = sent(site.service, "new@example.com")
+    assert "You may be asked for the password of the account:" in " ".join(email.parts)
 
 
 def test_an_account_that_was_deactivated_proves_nothing(site: OAuthSite) -> None:

@@ -4,7 +4,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.factors import add_factors
 from support.fakes import FakeClock
-from support.tables import audit, query
+from support.tables import audit, query, store_hash
 from support.web import Client, Site
 
 from usersctl.models import User
@@ -46,6 +46,16 @@ def test_an_admin_takes_all_factors_of_a_user_away(site: Site, admin: Client, bo
     last = audit(site.service)[-1]
     assert (last.action, last.actor, last.user_id) == ("reset-factors", f"user:{root.id}", bob.id)
     assert site.signed_in(bob).get("/api/users/me").status == 200  # with the password alone
+
+
+def test_a_reset_that_takes_the_last_way_into_an_account_sends_a_reset_email(
+    site: Site, admin: Client, bob: User
+) -> None:
+    add_factors(site.service, bob.id)
+    store_hash(site.service, bob, "!")  # without a password
+    assert admin.delete(path_of(bob)).status == 200
+    kinds = [kind for (kind,) in query(site.service, "SELECT kind FROM outbox ORDER BY id")]
+    assert kinds == ["factors-reset", "reset"]
 
 
 def test_a_reset_without_factors_succeeds_and_changes_nothing(site: Site, admin: Client, bob: User) -> None:

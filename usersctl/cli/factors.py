@@ -39,8 +39,9 @@ def reset(
 ) -> None:
     """Remove the second factors of a user who has lost them. Their sessions and API tokens end.
 
-    All of them, or those that the options name; recovery codes end with the last factor. The user gets an email. Make
-    sure that it is the user who asks: the next sign-in needs the password alone.
+    All of them, or those that the options name; recovery codes end with the last factor. The user gets an email, and
+    another one to set a password if a passkey was the last way into the account. Make sure that it is the user who asks:
+    the next sign-in needs the password alone.
     """
     run = invocation(ctx)
     service = run.service()

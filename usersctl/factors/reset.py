@@ -1,12 +1,14 @@
 """An admin or operator takes second factors away, for a user who has lost them."""
 
-from usersctl.mail.kinds import FACTORS_RESET, EmailQueue
+from usersctl.config import Settings
+from usersctl.mail.kinds import FACTORS_RESET, RESET, EmailQueue
 from usersctl.models import Actor
 from usersctl.named import NamedTuple
 from usersctl.permissions import admit, require_fresh
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.text import counted
+from usersctl.ways_in import ways_into
 
 
 class Chosen(NamedTuple):
@@ -32,10 +34,14 @@ class Removed(NamedTuple):
 
 class FactorReset(NamedTuple):
     store: Store
+    settings: Settings
     emails: EmailQueue
 
     def run(self, user_id: int, chosen: Chosen, *, by: Actor) -> Removed:
-        """Ends all sessions and API tokens of the user. Without anything to take away it changes nothing."""
+        """Ends all sessions and API tokens of the user. Without anything to take away it changes nothing.
+
+        A passkey may have been the last way in: then the user sets a password by email.
+        """
         with self.store.write() as tx:
             admit(tx, by)
             # A session in other hands must not open the accounts of others, or its own.
@@ -47,6 +53,8 @@ class FactorReset(NamedTuple):
                 ended = tx.delete_tokens_of(user_id)
                 tx.forget_devices(user_id)
                 self.emails.add(tx, FACTORS_RESET, user, user.email)
+                if removed.passkeys and not ways_into(tx, self.settings, user_id):
+                    self.emails.add(tx, RESET, user, user.email)
                 tx.audit(by, "reset-factors", user, **removed._asdict(), ended=ended)
         return removed
 

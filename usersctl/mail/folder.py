@@ -57,7 +57,9 @@ class FolderSender:
 
     def _make_folder(self) -> None:
         is_new = not self.folder.is_dir()
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # `mail test` may come before the database, whose folder is private from the start, too.
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         if is_new:
             # O_NOFOLLOW: root must not give away the target of a link that another user put there.
             handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
