@@ -33,6 +33,7 @@ class Embedded(Generic[T]):
         self._opening = opening
         self._log = log
         self._part: _Part[T] | None = None
+        self._closed = False
         # Held while a thread begins, and while this process forks: what begins between the two would go into the child.
         self._beginning = threading.Lock()
         os.register_at_fork(
@@ -51,6 +52,12 @@ class Embedded(Generic[T]):
             part.thread.join()  # this process is about to fork
         return opened
 
+    def close(self) -> None:
+        """Only a later request opens it again."""
+        with self._beginning:
+            self._closed = True
+            self._end()
+
     def _begun(self) -> "_Part[T]":
         part = self._part
         if part is not None and part.process == os.getpid():
@@ -62,13 +69,17 @@ class Embedded(Generic[T]):
 
     def _before_fork(self) -> None:
         self._beginning.acquire()
+        self._end()
+
+    def _end(self) -> None:
         if self._part is not None and self._part.process == os.getpid():
             self._part.close()
         self._part = None
 
     def _in_child(self) -> None:
         self._beginning.release()
-        self._begun()
+        if not self._closed:
+            self._begun()
 
 
 class _Part(Generic[T]):
@@ -125,10 +136,10 @@ def _both(first: Callable[[], object] | None, second: Callable[[], object]) -> C
 # --- the pages, the interface and the background work beside an application ---
 
 
-def accounts_of(service: Service) -> Callable[[], App]:
+def accounts_of(service: Service) -> Embedded[App]:
     check(Loaded(service.settings, None, {}))
     log = Log(quiet=True)  # the server logs the requests
-    return Embedded(lambda: _at_work(service, log), log).opened
+    return Embedded(lambda: _at_work(service, log), log)
 
 
 @contextmanager

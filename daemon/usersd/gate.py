@@ -16,6 +16,7 @@ from usersd.response import Header, Response, error_response, send, unavailable
 
 if TYPE_CHECKING:
     from usersd.app import App
+    from usersd.embedded import Embedded
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
@@ -40,7 +41,7 @@ class Gate:
         self.app = app
         self.service = service
         self.access = page_access.PageAccess.of(service.settings)
-        self.accounts: Callable[[], App] | None = None  # the service, on its own paths
+        self.accounts: Embedded[App] | None = None  # the service, on its own paths
         service.close()  # the server may fork now; each thread opens a connection of its own
         if pages:
             from usersd.embedded import accounts_of  # late: a gate alone needs no daemon
@@ -51,7 +52,7 @@ class Gate:
         request = Request(environ, self.service.settings)
         refuse = partial(send, environ, start_response, settings=request.settings)
         try:
-            accounts = self.accounts and self.accounts()
+            accounts = self.accounts and self.accounts.opened()
             if accounts and accounts.router.keeps(request.path):
                 drop_original(environ, request.settings)
                 return accounts(environ, start_response)
@@ -69,6 +70,12 @@ class Gate:
             return start_response(status, [*headers, *request.new_cookies.values()], *rest)
 
         return self.app(environ, start_with_cookie)
+
+    def close(self) -> None:
+        """For tests that make an application each: else its threads and files stay open until the process ends."""
+        if self.accounts:
+            self.accounts.close()
+        self.service.close()
 
     def _refusal(self, request: Request) -> Response | None:
         scope_refusal = access.drop_without_scope(request)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -273,6 +274,19 @@ def test_beside_an_application_the_service_keeps_its_own_paths(path: str | None,
 
 USER = {"id": 1, "role": "user"}
 ADMIN = {"id": 2, "role": "admin"}
+
+
+def test_a_gate_that_is_closed_leaves_no_thread_and_works_again_at_the_next_request(
+    make_service: Callable[..., Service],
+) -> None:
+    before = set(threading.enumerate())
+    gate = Gate(application, make_service(), pages=True)
+    for _ in range(2):
+        with hosting(Hosted(app=gate)) as port:
+            assert Client(port).get("/login").status == 200
+            wait_for(lambda: any(thread.name == "sends email" for thread in threading.enumerate()))
+        gate.close()
+        assert set(threading.enumerate()) <= before
 
 
 def test_the_current_user_is_none_without_a_session() -> None:
