@@ -3,6 +3,7 @@
 application = Gate(application, build(settings))
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from usersd.embedded import Embedded
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+# The end of the headers that tell caches what to keep: also CDN-Cache-Control and its like, which count more for a CDN.
+_FOR_CACHES = ("cache-control", "surrogate-control")
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
 
 
@@ -67,7 +70,7 @@ class Gate:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-            return start_response(status, [*headers, *request.new_cookies.values()], *rest)
+            return start_response(status, [*_private(headers), *request.new_cookies.values()], *rest)
 
         return self.app(environ, start_with_cookie)
 
@@ -93,6 +96,21 @@ class Gate:
         if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
             return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
+
+
+def _private(headers: list[Header]) -> list[Header]:
+    """Those of a response that gets a cookie: a shared cache, which may keep cookies, would sign others in by it."""
+    words = [
+        word.strip()
+        for name, value in headers
+        if name.lower() == "cache-control"
+        for word in value.split(",")
+    ]
+    if not {"private", "no-store"}.isdisjoint(map(str.lower, words)):
+        return headers
+    kept = [word for word in words if not re.match(r"(public|s-maxage\b.*|)$", word, re.IGNORECASE)]
+    others = [header for header in headers if not header[0].lower().endswith(_FOR_CACHES)]
+    return [*others, ("Cache-Control", ", ".join(["private", *kept]))]
 
 
 def _known(request: Request) -> dict[str, Any] | None:
