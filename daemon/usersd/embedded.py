@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from usersctl.config import Loaded
 from usersctl.errors import UsersError
 from usersctl.service import Service
+from usersd import threads
 from usersd.announce import announce, log_mail, log_missing_metrics
 from usersd.app import App
 from usersd.background.leader import Leader
@@ -48,6 +49,7 @@ class Embedded(Generic[T]):
 
     def opened(self) -> T:
         """Raises UsersError if it cannot be opened now."""
+        threads.check()
         while (opened := (part := self._begun()).opened()) is None:
             part.thread.join()  # this process is about to fork
         return opened
@@ -114,6 +116,7 @@ class _Part(Generic[T]):
         wait = START_AFTER
         while not self._closing.wait(wait) and threading.main_thread().is_alive():
             wait = CHECK_STOP_EVERY
+            threads.check()
             try:
                 self.opened()
             except UsersError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from usersctl.errors import UsersError
 from usersctl.service import Service
-from usersd import access, page_access
+from usersd import access, page_access, threads
 from usersd.pages import layout
 from usersd.request import Request, drop_original
 from usersd.response import Header, Response, error_response, send, unavailable
@@ -52,6 +52,7 @@ class Gate:
             self.accounts = accounts_of(service)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        threads.check()
         request = Request(environ, self.service.settings)
         refuse = partial(send, environ, start_response, settings=request.settings)
         try:

@@ -319,6 +319,18 @@ def test_a_gate_that_is_closed_leaves_no_thread_and_works_again_at_the_next_requ
         assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.parametrize("pages", [False, True])
+def test_a_gate_whose_threads_gevent_replaced_later_serves_nothing(
+    make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch, pages: bool
+) -> None:
+    gate = Gate(application, make_service(whitelist=("/about",)), pages=pages)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "local", type("local", (threading.local,), {}))
+        with pytest.raises(RuntimeError, match="without --preload"):
+            gate({"REQUEST_METHOD": "GET", "PATH_INFO": "/about"}, lambda *_: None)
+    gate.close()
+
+
 def test_the_current_user_is_none_without_a_session() -> None:
     assert current_user({"usersd.user": None}) is None
     assert current_user({"usersd.user": USER}) == USER
