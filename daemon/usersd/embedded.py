@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from usersctl.config import Loaded
 from usersctl.errors import UsersError
 from usersctl.service import Service
+from usersd import threads
 from usersd.announce import announce, log_mail, log_missing_metrics
 from usersd.app import App
 from usersd.background.leader import Leader
@@ -33,6 +34,7 @@ class Embedded(Generic[T]):
         self._opening = opening
         self._log = log
         self._part: _Part[T] | None = None
+        self._closed = False
         # Held while a thread begins, and while this process forks: what begins between the two would go into the child.
         self._beginning = threading.Lock()
         os.register_at_fork(
@@ -47,9 +49,16 @@ class Embedded(Generic[T]):
 
     def opened(self) -> T:
         """Raises UsersError if it cannot be opened now."""
+        threads.check()
         while (opened := (part := self._begun()).opened()) is None:
             part.thread.join()  # this process is about to fork
         return opened
+
+    def close(self) -> None:
+        """Only a later request opens it again."""
+        with self._beginning:
+            self._closed = True
+            self._end()
 
     def _begun(self) -> "_Part[T]":
         part = self._part
@@ -62,13 +71,17 @@ class Embedded(Generic[T]):
 
     def _before_fork(self) -> None:
         self._beginning.acquire()
+        self._end()
+
+    def _end(self) -> None:
         if self._part is not None and self._part.process == os.getpid():
             self._part.close()
         self._part = None
 
     def _in_child(self) -> None:
         self._beginning.release()
-        self._begun()
+        if not self._closed:
+            self._begun()
 
 
 class _Part(Generic[T]):
@@ -103,6 +116,7 @@ class _Part(Generic[T]):
         wait = START_AFTER
         while not self._closing.wait(wait) and threading.main_thread().is_alive():
             wait = CHECK_STOP_EVERY
+            threads.check()
             try:
                 self.opened()
             except UsersError as error:
@@ -125,10 +139,10 @@ def _both(first: Callable[[], object] | None, second: Callable[[], object]) -> C
 # --- the pages, the interface and the background work beside an application ---
 
 
-def accounts_of(service: Service) -> Callable[[], App]:
+def accounts_of(service: Service) -> Embedded[App]:
     check(Loaded(service.settings, None, {}))
     log = Log(quiet=True)  # the server logs the requests
-    return Embedded(lambda: _at_work(service, log), log).opened
+    return Embedded(lambda: _at_work(service, log), log)
 
 
 @contextmanager

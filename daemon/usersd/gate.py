@@ -3,21 +3,25 @@
 application = Gate(application, build(settings))
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from usersctl.errors import UsersError
 from usersctl.service import Service
-from usersd import access, page_access
+from usersd import access, page_access, threads
 from usersd.pages import layout
 from usersd.request import Request, drop_original
 from usersd.response import Header, Response, error_response, send, unavailable
 
 if TYPE_CHECKING:
     from usersd.app import App
+    from usersd.embedded import Embedded
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+# The end of the headers that tell caches what to keep: also CDN-Cache-Control and its like, which count more for a CDN.
+_FOR_CACHES = ("cache-control", "surrogate-control")
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
 
 
@@ -40,7 +44,7 @@ class Gate:
         self.app = app
         self.service = service
         self.access = page_access.PageAccess.of(service.settings)
-        self.accounts: Callable[[], App] | None = None  # the service, on its own paths
+        self.accounts: Embedded[App] | None = None  # the service, on its own paths
         service.close()  # the server may fork now; each thread opens a connection of its own
         if pages:
             from usersd.embedded import accounts_of  # late: a gate alone needs no daemon
@@ -48,10 +52,11 @@ class Gate:
             self.accounts = accounts_of(service)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        threads.check()
         request = Request(environ, self.service.settings)
         refuse = partial(send, environ, start_response, settings=request.settings)
         try:
-            accounts = self.accounts and self.accounts()
+            accounts = self.accounts and self.accounts.opened()
             if accounts and accounts.router.keeps(request.path):
                 drop_original(environ, request.settings)
                 return accounts(environ, start_response)
@@ -66,9 +71,15 @@ class Gate:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-            return start_response(status, [*headers, *request.new_cookies.values()], *rest)
+            return start_response(status, [*_private(headers), *request.new_cookies.values()], *rest)
 
         return self.app(environ, start_with_cookie)
+
+    def close(self) -> None:
+        """For tests that make an application each: else its threads and files stay open until the process ends."""
+        if self.accounts:
+            self.accounts.close()
+        self.service.close()
 
     def _refusal(self, request: Request) -> Response | None:
         scope_refusal = access.drop_without_scope(request)
@@ -86,6 +97,21 @@ class Gate:
         if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
             return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
+
+
+def _private(headers: list[Header]) -> list[Header]:
+    """Those of a response that gets a cookie: a shared cache, which may keep cookies, would sign others in by it."""
+    words = [
+        word.strip()
+        for name, value in headers
+        if name.lower() == "cache-control"
+        for word in value.split(",")
+    ]
+    if not {"private", "no-store"}.isdisjoint(map(str.lower, words)):
+        return headers
+    kept = [word for word in words if not re.match(r"(public|s-maxage\b.*|)$", word, re.IGNORECASE)]
+    others = [header for header in headers if not header[0].lower().endswith(_FOR_CACHES)]
+    return [*others, ("Cache-Control", ", ".join(["private", *kept]))]
 
 
 def _known(request: Request) -> dict[str, Any] | None:

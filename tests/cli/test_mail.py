@@ -79,6 +79,20 @@ def test_an_email_in_the_folder_is_shown_with_its_text(usersctl: Command) -> Non
         assert service.registration.confirm(link.token, ADA, by=OPERATOR).active
 
 
+def test_databases_in_one_folder_keep_their_emails_of_the_same_number(usersctl: Command) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        database = ("--db", usersctl.folder / f"{name}.db")
+        usersctl.ok("db", "init", *database)
+        usersctl.ok("invite", f"{name}@example.com", *database)
+        usersctl.ok("mail", "retry", *database)
+    folder = usersctl.folder / "mail"
+    assert sorted(file.name for file in folder.iterdir()) == ["1-2.eml", "1-3.eml", "1.eml"]
+    for name in names:
+        shown = usersctl.ok("mail", "show", "1", "--json", "--db", usersctl.folder / f"{name}.db").json
+        assert link_in(shown["text"]).email == f"{name}@example.com"
+
+
 def test_the_json_of_emails_has_nothing_of_webhooks(usersctl: Command) -> None:
     register(usersctl, "ada")
     (email,) = listed(usersctl)

@@ -301,7 +301,7 @@ def test_a_cleanup_removes_emails_in_the_folder_that_are_older_than_a_week(
     folder = mail_folder(service.settings)
     folder.mkdir()
     now, day = clock().timestamp(), 24 * 60 * 60
-    ages = {"1.eml": 8, "2.eml": 6, "3.tmp": 8, "4.tmp": 6, "note.eml": 8, "5.txt": 8}
+    ages = {"1.eml": 8, "1-2.eml": 8, "2.eml": 6, "3.tmp": 8, "4.tmp": 6, "note.eml": 8, "5.txt": 8}
     for name, days in ages.items():
         (folder / name).write_text("To: ada@example.com")
         os.utime(folder / name, (now, now - days * day))

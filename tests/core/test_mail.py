@@ -543,6 +543,23 @@ def test_an_email_file_is_complete_or_missing_even_after_a_crash(tmp_path: Path)
     assert (tmp_path / "mail" / "1.eml").read_bytes() != before
 
 
+def test_an_email_that_is_written_again_takes_its_own_place_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "1.eml").write_text("Message-ID: <of-another-database@example.com>\n")
+    (tmp_path / "1-2.eml").write_bytes(b"\xff")
+    for _ in range(2):
+        assert FolderSender(tmp_path)(written(), TO, 1) == f"written to {tmp_path / '1-3.eml'}"
+    (tmp_path / "1.eml").unlink()
+    assert mail_folder.find(tmp_path, 1, "0123456789abcdef") == tmp_path / "1-3.eml"
+    assert mail_folder.find(tmp_path, 1, "of-another-database") is None
+    assert {email.number for email in mail_folder.newest_emails(tmp_path)} == {1}
+
+
+def test_a_test_email_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "0.eml").write_text("Message-ID: <before@example.com>\n")
+    FolderSender(tmp_path)(written(), TO, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["0.eml"]
+
+
 def test_an_unwritable_folder_keeps_the_email_waiting(tmp_path: Path) -> None:
     (tmp_path / "mail").write_text("in the way")
     with pytest.raises(Undeliverable) as error:

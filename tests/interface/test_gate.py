@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -209,6 +210,36 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
     assert short.get("/page").status == 200
 
 
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ([], "private"),
+        ([("Cache-Control", "public, max-age=3600")], "private, max-age=3600"),
+        ([("cache-control", "S-MaxAge=9"), ("Cache-Control", "Public,no-cache")], "private, no-cache"),
+        ([("Cache-Control", 'max-age=5, private="X, Y"')], 'private, max-age=5, private="X, Y"'),
+        ([("Cache-Control", "max-age=5"), ("CDN-Cache-Control", "max-age=9")], "private, max-age=5"),
+        ([("Cache-Control", "Private, max-age=5")], "Private, max-age=5"),
+        ([("Cache-Control", "no-store")], "no-store"),
+    ],
+)
+def test_no_shared_cache_keeps_the_cookie_that_the_gate_adds(
+    make_service: Callable[..., Service], ada: User, clock: FakeClock, sent: list[Any], expected: str
+) -> None:
+    def styles(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/css"), *sent])
+        return [b"p {}"]
+
+    service = make_service(whitelist=("/site.css",))
+    with hosting(Hosted(app=Gate(styles, service))) as port:
+        client = Gated(service, port).client(ada, remember=True)
+        clock.move(hours=20)
+        first, second = client.get("/site.css"), client.get("/site.css")
+    assert len(first.all("Set-Cookie")) == 1
+    assert (first.all("Cache-Control"), first.all("CDN-Cache-Control")) == ([expected], [])
+    assert second.all("Set-Cookie") == []
+    assert second.all("Cache-Control") == [value for name, value in sent if name.lower() == "cache-control"]
+
+
 def test_a_refusal_of_the_gate_moves_the_cookie_with_the_session(
     make_service: Callable[..., Service], ada: User, clock: FakeClock
 ) -> None:
@@ -273,6 +304,31 @@ def test_beside_an_application_the_service_keeps_its_own_paths(path: str | None,
 
 USER = {"id": 1, "role": "user"}
 ADMIN = {"id": 2, "role": "admin"}
+
+
+def test_a_gate_that_is_closed_leaves_no_thread_and_works_again_at_the_next_request(
+    make_service: Callable[..., Service],
+) -> None:
+    before = set(threading.enumerate())
+    gate = Gate(application, make_service(), pages=True)
+    for _ in range(2):
+        with hosting(Hosted(app=gate)) as port:
+            assert Client(port).get("/login").status == 200
+            wait_for(lambda: any(thread.name == "sends email" for thread in threading.enumerate()))
+        gate.close()
+        assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("pages", [False, True])
+def test_a_gate_whose_threads_gevent_replaced_later_serves_nothing(
+    make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch, pages: bool
+) -> None:
+    gate = Gate(application, make_service(whitelist=("/about",)), pages=pages)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "local", type("local", (threading.local,), {}))
+        with pytest.raises(RuntimeError, match="without --preload"):
+            gate({"REQUEST_METHOD": "GET", "PATH_INFO": "/about"}, lambda *_: None)
+    gate.close()
 
 
 def test_the_current_user_is_none_without_a_session() -> None:

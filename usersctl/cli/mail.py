@@ -63,12 +63,11 @@ def show(
     run = invocation(ctx)
     with run.store(write=False).read() as tx:
         queued = _queued(tx, email_id)
-    file = folder.mail_folder(run.loaded.settings) / f"{email_id}.eml"
-    written = folder.read(file) if file.is_file() else None
+    file = folder.find(folder.mail_folder(run.loaded.settings), email_id, queued.message_id)
     facts = _as_json(queued) | {"file": None, "subject": None}
     text = None
-    # The folder may hold emails of another database, with the same numbers.
-    if written is not None and written.message_id == queued.message_id:
+    if file is not None:
+        written = folder.read(file)
         facts |= {"file": str(file), "subject": written.subject}
         text = "\n\n".join(written.parts)
     if run.out.json:

@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 TRIAL = "users-dev.db"  # the database of `serve --dev`
 MOST_SHOWN = 50  # emails
+TEST = 0  # the number of an email that tries the folder: the next one takes its place
+
+# The number of an email; behind it a second one where the folder has that number from another database already.
+_NAME = re.compile(r"[0-9]+(-[0-9]+)?")
 
 
 def mail_folder(settings: Settings) -> Path:
@@ -37,7 +43,7 @@ class FolderSender:
         del recipient  # the message has it
         try:
             self._make_folder()
-            path = self.folder / f"{number}.eml"
+            path = self._place(number, _id_of(message))
             unfinished = path.with_suffix(".tmp")
             unfinished.unlink(missing_ok=True)
             try:
@@ -54,6 +60,14 @@ class FolderSender:
         except OSError as error:
             raise Undeliverable(f"{self.folder}: {error.strerror}", permanent=False) from None
         return f"written to {path}"
+
+    def _place(self, number: int, message_id: str) -> Path:
+        """That of the same email, if it was written before; else a free one."""
+        place = self.folder / f"{number}.eml"
+        if number == TEST or not place.exists():
+            return place
+        free = (path for path in _places(self.folder, number) if not path.exists())
+        return find(self.folder, number, message_id) or next(free)
 
     def _make_folder(self) -> None:
         is_new = not self.folder.is_dir()
@@ -75,6 +89,21 @@ class FolderSender:
                 give_to(self.beside.stat(), handle)
 
 
+def _places(folder: Path, number: int) -> Iterator[Path]:
+    yield folder / f"{number}.eml"
+    for other in count(2):
+        yield folder / f"{number}-{other}.eml"
+
+
+def find(folder: Path, number: int, message_id: str) -> Path | None:
+    """Other databases may keep emails of the same number there."""
+    for path in (folder / f"{number}.eml", *folder.glob(f"{number}-*.eml")):
+        with suppress(OSError):  # it is not there, or another user's
+            if _NAME.fullmatch(path.stem) and read(path).message_id == message_id:
+                return path
+    return None
+
+
 def remove_emails(folder: Path, before: datetime) -> None:
     """Removes the emails, and the unfinished ones, that were written before this time: their links are secrets.
 
@@ -82,7 +111,7 @@ def remove_emails(folder: Path, before: datetime) -> None:
     """
     with suppress(OSError):
         for file in folder.iterdir():
-            if file.stem.isdigit() and file.suffix in (".eml", ".tmp"):
+            if _NAME.fullmatch(file.stem) and file.suffix in (".eml", ".tmp"):
                 with suppress(OSError):
                     if file.lstat().st_mtime < before.timestamp():
                         file.unlink()
@@ -100,10 +129,18 @@ class SavedEmail(NamedTuple):
 
 
 def newest_emails(folder: Path) -> list[SavedEmail]:
-    files = [file for file in folder.glob("*.eml") if file.stem.isdigit()]
+    files = [file for file in folder.glob("*.eml") if _NAME.fullmatch(file.stem)]
     # Sorted by time, because a new database numbers its emails from 1 again.
-    files.sort(key=lambda file: (file.stat().st_mtime_ns, int(file.stem)), reverse=True)
+    files.sort(key=lambda file: (file.stat().st_mtime_ns, _number_of(file)), reverse=True)
     return [read(file) for file in files[:MOST_SHOWN]]
+
+
+def _number_of(file: Path) -> int:
+    return int(file.stem.partition("-")[0])
+
+
+def _id_of(message: "EmailMessage") -> str:
+    return str(message["Message-ID"]).strip("<").partition("@")[0]
 
 
 def read(file: Path) -> SavedEmail:
@@ -118,8 +155,8 @@ def read(file: Path) -> SavedEmail:
         # The no-break spaces stay.
         paragraphs = [re.sub(r"[ \t\n]+", " ", paragraph).strip() for paragraph in text.split("\n\n")]
     return SavedEmail(
-        int(file.stem),
-        str(message["Message-ID"]).strip("<").partition("@")[0],
+        _number_of(file),
+        _id_of(message),
         str(message["To"]),
         str(message["Subject"]),
         getattr(message["Date"], "datetime", None),
