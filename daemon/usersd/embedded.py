@@ -66,6 +66,7 @@ class Embedded(Generic[T]):
             return part
         with self._beginning:
             if self._part is None or self._part.process != os.getpid():
+                self._closed = False
                 self._part = _Part(self._opening, self._log)
             return self._part
 
