@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from support.commands import HASH, PASSWORD, Command
+from support.commands import CTRL_Z_AND_FG, HASH, PASSWORD, Command
 from support.databases import add_crowd
 
 from usersctl.cli.snippet import Snippet
@@ -38,6 +38,17 @@ def test_a_password_is_asked_twice_and_not_shown(usersctl: Command) -> None:
     assert screen.code == 0
     assert PASSWORD not in screen.raw
     assert screen.lines[-1] == "Created user 1: ada@example.com (user)"
+    assert usersctl.can_log_in("ada@example.com")
+
+
+@pytest.mark.parametrize("stopped", [PROMPT, AGAIN])
+def test_a_password_is_not_shown_after_ctrl_z_and_fg(usersctl: Command, stopped: str) -> None:
+    typed = [(PROMPT, f"{PASSWORD}\n"), (AGAIN, f"{PASSWORD}\n")]
+    typed.insert([PROMPT, AGAIN].index(stopped), (stopped, CTRL_Z_AND_FG))
+    screen = usersctl.on_terminal("create", "ada@example.com", typed=typed)
+    assert screen.code == 0
+    assert PASSWORD not in screen.raw
+    assert screen.text.count(stopped) == 2
     assert usersctl.can_log_in("ada@example.com")
 
 

@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -213,16 +215,36 @@ def _asked(run: Invocation, owner: User | Newcomer) -> str:
         hint = "use --password-stdin, --password-file FILE or --generate"
         raise Invalid("No password, and no terminal to ask on", hint=hint)
     for _ in range(3):
-        first: str = typer.prompt(f"Password for {clean(owner.email)}", hide_input=True, err=True)
+        first = _hidden(f"Password for {clean(owner.email)}")
         try:
             _check(run, first, owner)
         except Invalid as error:
             run.out.note(str(error))
             continue
-        if typer.prompt("Once more", hide_input=True, err=True) == first:
+        if _hidden("Once more") == first:
             return first
         run.out.note("The two passwords are not the same.")
     raise Invalid("No password after three tries; nothing was done")
+
+
+def _hidden(prompt: str) -> str:
+    """Hidden also after Ctrl-Z and `fg`: the shell has switched the echo on meanwhile, and getpass switches it off once."""
+    import signal
+    import termios
+
+    def hide_again(_number: int, _frame: FrameType | None) -> None:
+        with suppress(termios.error):  # in the background it stops again
+            mode = termios.tcgetattr(sys.stdin)
+            mode[3] &= ~termios.ECHO
+            termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, mode)
+            print(f"{prompt}: ", end="", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGCONT, hide_again)
+    try:
+        text: str = typer.prompt(prompt, hide_input=True, err=True)
+    finally:
+        signal.signal(signal.SIGCONT, before)
+    return text
 
 
 def confirm(run: Invocation, question: str, *, yes: bool) -> None:
