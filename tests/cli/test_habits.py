@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -605,8 +606,14 @@ def test_an_error_has_a_trace_with_debug(usersctl: Command) -> None:
 
 
 def complete(usersctl: Command, line: str) -> list[str]:
-    env = {"_USERSCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    done = usersctl(env=env)
+    """As bash asks. It also ends a word at @, : and =."""
+    words = [piece for word in line.split(" ") for piece in re.split("([@:=]+)", word) if piece or not word]
+    return complete_words(usersctl, words)
+
+
+def complete_words(usersctl: Command, words: list[str]) -> list[str]:
+    env = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = usersctl(env=env | {"_USERSCTL_COMPLETE": "complete_bash"})
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -643,12 +650,42 @@ def test_completion_finds_an_address_by_its_beginning_among_many(usersctl: Comma
     assert complete(usersctl, "usersctl show ex") == ["example@example.com"]
 
 
+@pytest.mark.slow
+def test_completion_in_bash_goes_on_after_a_sign_that_ends_a_word(usersctl: Command) -> None:
+    usersctl.add("ada", "x=y")
+    assert complete(usersctl, "usersctl show ada@ex") == ["@example.com"]
+    assert complete(usersctl, "usersctl show ada@") == ["@example.com"]
+    assert complete(usersctl, "usersctl show x=") == ["y@example.com"]
+    assert complete(usersctl, "usersctl list --sort=na") == ["name"]
+    for option in ("--scope ", "--scope="):
+        line = f"usersctl token create ada@example.com {option}users:"
+        assert complete(usersctl, line) == ["read", "write"], option
+    usersctl.ok("create", "alan@example.com", "--generate", "--db", "another.db")
+    assert complete(usersctl, "usersctl --db=another.db show a") == ["alan@example.com"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "candidate"),
+    [
+        ("x", r"x\`id\`\$\'@example.com"),
+        ('"x', r"x\`id\`\$'@example.com"),
+        ("'x", r"x`id`$'\''@example.com"),
+    ],
+)
+def test_an_address_runs_no_command_when_bash_has_completed_it(
+    usersctl: Command, typed: str, candidate: str
+) -> None:
+    usersctl.add("x`id`$'")
+    assert complete_words(usersctl, ["usersctl", "show", typed]) == [candidate]
+
+
 @pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])
 def test_completion_reads_the_database_of_the_command_line(usersctl: Command, variable: str) -> None:
     usersctl.add("ada")
     usersctl.ok("create", "alan@example.com", "--generate", "--db", "another one.db")
     shell = "bash" if variable == "COMP_WORDS" else "zsh"
-    line = "usersctl --db 'another one.db' show a"
+    words = ["usersctl", "--db", "'another one.db'", "show", "a"]
+    line = ("\n" if shell == "bash" else " ").join(words)
     printed = usersctl(
         env={"_USERSCTL_COMPLETE": f"complete_{shell}", variable: line, "COMP_CWORD": "4"}
     ).stdout

@@ -65,19 +65,27 @@ def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]])
 
 def _completed_by(words: "Callable[[Service], list[str]]") -> list[str]:
     """Errors stay silent, because the shell shows no messages."""
-    import shlex
-
     run = None
     try:
         # The command line so far, in bash and in other shells: it may name the database.
         typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        run = Invocation(shlex.split(typed))
+        run = Invocation(_split(typed))
         return words(run.service(write=False))[:50]
     except Exception:  # noqa: BLE001 - completion never fails
         return []
     finally:
         if run is not None:
             run.close()
+
+
+def _split(line: str) -> list[str]:
+    """The words of a command line, of which the last may have an open quote."""
+    import shlex
+
+    for end in ("", "'"):
+        with suppress(ValueError):
+            return shlex.split(line + end)
+    return shlex.split(line + '"')
 
 
 USERS_HELP = "Ids or email addresses; - reads them from standard input."

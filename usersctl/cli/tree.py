@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cache
 from importlib import import_module
@@ -273,6 +274,14 @@ def _is_completion() -> bool:
     return "_USERSCTL_COMPLETE" in os.environ
 
 
+def _completion_of_bash() -> AbstractContextManager[None]:
+    if os.environ.get("_USERSCTL_COMPLETE") != "complete_bash":
+        return nullcontext()
+    from usersctl.cli.completion import bash_words
+
+    return bash_words()
+
+
 def _first_words() -> set[str]:
     return {path.partition(" ")[0] for rows in COMMANDS.values() for path, _, _ in rows}
 
@@ -285,7 +294,8 @@ def run_tree(run: Invocation) -> int:
         os.environ["COLUMNS"] = "10000"  # a description that Typer wraps would be more candidates to fish
     try:
         tree = _tree_for(run.words)
-        result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
+        with _completion_of_bash():
+            result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
             raise ended.__context__ from None
