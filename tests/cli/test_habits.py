@@ -398,6 +398,13 @@ def test_a_reader_that_goes_away_is_no_error(usersctl: Command, words: str) -> N
     assert len(done.stdout.splitlines()) == 1
 
 
+def test_audit_follow_ends_with_its_reader_though_no_row_comes(usersctl: Command) -> None:
+    usersctl.add("ada")
+    follow = f"timeout 20 '{sys.executable}' -m usersctl audit --follow --since 1h --jsonl"
+    done = usersctl.shell(f"set -o pipefail; {follow} | grep -m 1 create")
+    assert (done.code, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_messages_for_a_closed_stderr_do_not_go_to_stdout(usersctl: Command) -> None:
     done = usersctl.shell("usersctl create ada@example.com --generate 2>&-")
