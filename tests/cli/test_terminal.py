@@ -368,7 +368,7 @@ def test_help_is_drawn_in_boxes_and_typos_get_suggestions(usersctl: Command) -> 
     assert "usersctl --help" in wrong.text
 
 
-@pytest.mark.parametrize("columns", [70, 50])
+@pytest.mark.parametrize("columns", [70, 50, 40])
 def test_help_on_a_narrow_terminal_cuts_off_no_name_of_an_option(usersctl: Command, columns: int) -> None:
     for command, names in (
         ("create", {"--password-stdin", "--password-file"}),

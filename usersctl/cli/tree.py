@@ -127,14 +127,20 @@ SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
 def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
+    columns = _columns()
     codes = ", ".join(f"{code} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     app = typer.Typer(
         name="usersctl",
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
-        rich_markup_mode="rich" if sys.stdout.isatty() and not _is_narrow() else None,
+        # In less than 70 columns, boxes would cut off the names of options.
+        rich_markup_mode="rich" if columns >= 70 else None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        # Without boxes, Typer would write 50 columns on a terminal that has less.
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": max(columns - 2, 28) if 0 < columns < 52 else None,
+        },
         epilog=f"Example: usersctl create ada@example.com --admin\n\nExit codes: {codes}.",
     )
     app.callback()(everywhere)
@@ -165,9 +171,9 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
     return app
 
 
-def _is_narrow() -> bool:
-    """Whether boxes would cut off the names of options."""
-    return 0 < os.get_terminal_size(sys.stdout.fileno()).columns < 70  # 0: not known
+def _columns() -> int:
+    """Of the terminal; 0 if stdout is none, and 80 if they are not known."""
+    return (os.get_terminal_size(sys.stdout.fileno()).columns or 80) if sys.stdout.isatty() else 0
 
 
 class _WithDefault(TyperGroup):
