@@ -122,6 +122,8 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
     ("words", "named"),
     [
         (["list", "--limit", "ten"], "'--limit': 'ten' is not a whole number"),
+        (["serve", "--port", "http"], "'--port': 'http' is not a whole number"),
+        (["invite", "lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["list", "--sort", "age"], "'--sort': 'age' is not one of 'name', 'email', 'created', 'last-login'"),
         (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
         (["show"], "Missing argument 'USER'"),
@@ -163,6 +165,8 @@ def test_misuse_names_the_option(usersctl: Command, words: list[str], named: str
         ("migrate", "db migrate"),
         ("db upgrade", "db migrate"),
         ("token ls", "token list"),
+        ("invite add ada@example.com", "invite send EMAIL"),
+        ("invite cancel ada@example.com", "invite revoke USER"),
         ("version", "--version"),
         ("help", "--help"),
         ("help list", "list --help"),

@@ -179,7 +179,8 @@ def _columns() -> int:
 class _WithDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         default = DEFAULTS.get(self.name or "")
-        if default and args and args[0] not in (*self.commands, *ctx.help_option_names):
+        # Another word is a command that was mistyped, and no address.
+        if default and args and args[0] not in ctx.help_option_names and re.search("^-|@", args[0]):
             args = [default, *args]
         return super().parse_args(ctx, args)
 
@@ -338,6 +339,6 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
 
         if command := command_for(run.words, _first_words()):
             message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
-    for typers_words, ours in (("a valid int range", "a whole number"), ("a valid float range", "a number")):
-        message = message.replace(typers_words, ours)
+    for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
+        message = re.sub(f"a valid {typers_words}( range)?", ours, message)
     run.out.error(TyperException(message), code="usage", hint=hint)
