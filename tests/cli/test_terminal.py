@@ -320,6 +320,14 @@ def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) ->
 
 
 @pytest.mark.slow
+def test_a_progress_bar_leaves_the_cursor_to_the_shell_that_ctrl_z_leads_to(usersctl: Command) -> None:
+    usersctl.ok("import", file_of_people(usersctl, 2_500))
+    screen = usersctl.on_terminal("audit", "verify")
+    assert "2000/2500" in screen.text
+    assert "\x1b[?25l" not in screen.raw  # hides it
+
+
+@pytest.mark.slow
 def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
     usersctl.ok("import", file_of_people(usersctl, 2_500))
     assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
