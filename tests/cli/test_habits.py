@@ -728,6 +728,16 @@ def test_completion_is_shown_for_a_shell(usersctl: Command, shell: str) -> None:
     assert "_USERSCTL_COMPLETE" in done.stdout
 
 
+@pytest.mark.parametrize("option", ["--show-completion", "--install-completion"])
+def test_a_shell_without_completion_is_misuse(usersctl: Command, option: str) -> None:
+    command = f"'{sys.executable}' -m usersctl {option}; exit $?"
+    done = subprocess.run(
+        ["sh", "-c", command], env=usersctl.env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "usersctl: Completion is for bash, zsh, fish and PowerShell\n" in done.stderr
+
+
 # --- how soon it answers ---
 
 

@@ -21,6 +21,7 @@ from typer.exceptions import Abort, TyperException
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.options import VALUES
+from usersctl.errors import Invalid
 
 # Each panel of the help with its commands: name, module and function, and the words of the example that follow the name.
 # The function is named and not imported: a command loads no module but its own.
@@ -317,6 +318,9 @@ def run_tree(run: Invocation) -> int:
         return ExitCode.MISUSE
     if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C
         raise KeyboardInterrupt
+    if result == ExitCode.BUG:  # Typer's, in a shell for which it has no completion; no command exits so
+        hint = "start one of them, and run the same there"
+        raise Invalid("Completion is for bash, zsh, fish and PowerShell", hint=hint)
     return result if isinstance(result, int) else ExitCode.DONE
 
 
