@@ -245,6 +245,13 @@ def test_each_command_of_a_hint_is_for_the_database_that_was_named(usersctl: Com
         assert all(each.split(";")[0].endswith(f" --db {usersctl.database}") for each in commands), hint
 
 
+def test_a_file_in_a_hint_may_have_any_name(usersctl: Command) -> None:
+    usersctl.add("ada")
+    (usersctl.folder / "a;b, c.db").write_text("no database")
+    done = usersctl("db", "restore", "a;b, c.db", "--yes", "--db", usersctl.database)
+    assert done.stderr.splitlines()[-1] == f"  see: usersctl db verify 'a;b, c.db' --db {usersctl.database}"
+
+
 def test_a_command_that_mends_a_file_is_for_the_database_that_was_named(usersctl: Command) -> None:
     usersctl.add("ada")
     there, mend = ("--db", str(usersctl.database)), f"usersctl group create staff --db {usersctl.database}"
