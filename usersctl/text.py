@@ -30,7 +30,8 @@ def with_options(text: str | None, options: str) -> str | None:
         return text
     import re  # late: few texts need it
 
-    return re.sub(r"(^|: )usersctl [^;,]+(?<!--help)(?=[;,]|$)", lambda command: command[0] + options, text)
+    command = "(?:'[^']*'|[^;,])++"  # the quoted name of a file may hold any sign
+    return re.sub(f"(^|: )usersctl {command}(?<!--help)(?=[;,]|$)", lambda found: found[0] + options, text)
 
 
 def network_words(error: BaseException) -> str:

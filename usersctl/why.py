@@ -1,5 +1,6 @@
 """Explains why a user cannot sign in: each condition for a session, and the command that fulfils one that is not met."""
 
+import shlex
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
@@ -311,7 +312,8 @@ class Why(NamedTuple):
     def _registration(self, email: str) -> Gate:
         if self.settings.registration_is_open:
             return _note("registration", "open: anyone can register at /register and confirm by email")
-        return _note("registration", "closed: an operator can create the account", f"usersctl create {email}")
+        create = f"usersctl create {shlex.quote(email)}"  # an address may hold what a shell acts on
+        return _note("registration", "closed: an operator can create the account", create)
 
     def _first_sign_ins(self) -> Iterator[Gate]:
         if not self.settings.providers:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,6 +122,8 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
     ("words", "named"),
     [
         (["list", "--limit", "ten"], "'--limit': 'ten' is not a whole number"),
+        (["serve", "--port", "http"], "'--port': 'http' is not a whole number"),
+        (["invite", "lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["list", "--sort", "age"], "'--sort': 'age' is not one of 'name', 'email', 'created', 'last-login'"),
         (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
         (["show"], "Missing argument 'USER'"),
@@ -162,6 +165,8 @@ def test_misuse_names_the_option(usersctl: Command, words: list[str], named: str
         ("migrate", "db migrate"),
         ("db upgrade", "db migrate"),
         ("token ls", "token list"),
+        ("invite add ada@example.com", "invite send EMAIL"),
+        ("invite cancel ada@example.com", "invite revoke USER"),
         ("version", "--version"),
         ("help", "--help"),
         ("help list", "list --help"),
@@ -238,6 +243,13 @@ def test_each_command_of_a_hint_is_for_the_database_that_was_named(usersctl: Com
         commands = hint.split(": usersctl ")[1:]
         assert len(commands) == 2
         assert all(each.split(";")[0].endswith(f" --db {usersctl.database}") for each in commands), hint
+
+
+def test_a_file_in_a_hint_may_have_any_name(usersctl: Command) -> None:
+    usersctl.add("ada")
+    (usersctl.folder / "a;b, c.db").write_text("no database")
+    done = usersctl("db", "restore", "a;b, c.db", "--yes", "--db", usersctl.database)
+    assert done.stderr.splitlines()[-1] == f"  see: usersctl db verify 'a;b, c.db' --db {usersctl.database}"
 
 
 def test_a_command_that_mends_a_file_is_for_the_database_that_was_named(usersctl: Command) -> None:
@@ -395,6 +407,13 @@ def test_a_reader_that_goes_away_is_no_error(usersctl: Command, words: str) -> N
     done = usersctl.shell(f"set -o pipefail; usersctl {words} | head -1")
     assert (done.code, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_audit_follow_ends_with_its_reader_though_no_row_comes(usersctl: Command) -> None:
+    usersctl.add("ada")
+    follow = f"timeout 20 '{sys.executable}' -m usersctl audit --follow --since 1h --jsonl"
+    done = usersctl.shell(f"set -o pipefail; {follow} | grep -m 1 create")
+    assert (done.code, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
@@ -605,8 +624,14 @@ def test_an_error_has_a_trace_with_debug(usersctl: Command) -> None:
 
 
 def complete(usersctl: Command, line: str) -> list[str]:
-    env = {"_USERSCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    done = usersctl(env=env)
+    """As bash asks. It also ends a word at @, : and =."""
+    words = [piece for word in line.split(" ") for piece in re.split("([@:=]+)", word) if piece or not word]
+    return complete_words(usersctl, words)
+
+
+def complete_words(usersctl: Command, words: list[str]) -> list[str]:
+    env = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = usersctl(env=env | {"_USERSCTL_COMPLETE": "complete_bash"})
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -643,12 +668,42 @@ def test_completion_finds_an_address_by_its_beginning_among_many(usersctl: Comma
     assert complete(usersctl, "usersctl show ex") == ["example@example.com"]
 
 
+@pytest.mark.slow
+def test_completion_in_bash_goes_on_after_a_sign_that_ends_a_word(usersctl: Command) -> None:
+    usersctl.add("ada", "x=y")
+    assert complete(usersctl, "usersctl show ada@ex") == ["@example.com"]
+    assert complete(usersctl, "usersctl show ada@") == ["@example.com"]
+    assert complete(usersctl, "usersctl show x=") == ["y@example.com"]
+    assert complete(usersctl, "usersctl list --sort=na") == ["name"]
+    for option in ("--scope ", "--scope="):
+        line = f"usersctl token create ada@example.com {option}users:"
+        assert complete(usersctl, line) == ["read", "write"], option
+    usersctl.ok("create", "alan@example.com", "--generate", "--db", "another.db")
+    assert complete(usersctl, "usersctl --db=another.db show a") == ["alan@example.com"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "candidate"),
+    [
+        ("x", r"x\`id\`\$\'@example.com"),
+        ('"x', r"x\`id\`\$'@example.com"),
+        ("'x", r"x`id`$'\''@example.com"),
+    ],
+)
+def test_an_address_runs_no_command_when_bash_has_completed_it(
+    usersctl: Command, typed: str, candidate: str
+) -> None:
+    usersctl.add("x`id`$'")
+    assert complete_words(usersctl, ["usersctl", "show", typed]) == [candidate]
+
+
 @pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])
 def test_completion_reads_the_database_of_the_command_line(usersctl: Command, variable: str) -> None:
     usersctl.add("ada")
     usersctl.ok("create", "alan@example.com", "--generate", "--db", "another one.db")
     shell = "bash" if variable == "COMP_WORDS" else "zsh"
-    line = "usersctl --db 'another one.db' show a"
+    words = ["usersctl", "--db", "'another one.db'", "show", "a"]
+    line = ("\n" if shell == "bash" else " ").join(words)
     printed = usersctl(
         env={"_USERSCTL_COMPLETE": f"complete_{shell}", variable: line, "COMP_CWORD": "4"}
     ).stdout
@@ -678,6 +733,16 @@ def test_completion_is_shown_for_a_shell(usersctl: Command, shell: str) -> None:
     done = usersctl(env={"_USERSCTL_COMPLETE": f"source_{shell}"})
     assert done.code == 0
     assert "_USERSCTL_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--show-completion", "--install-completion"])
+def test_a_shell_without_completion_is_misuse(usersctl: Command, option: str) -> None:
+    command = f"'{sys.executable}' -m usersctl {option}; exit $?"
+    done = subprocess.run(
+        ["sh", "-c", command], env=usersctl.env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "usersctl: Completion is for bash, zsh, fish and PowerShell\n" in done.stderr
 
 
 # --- how soon it answers ---

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from support.commands import HASH, PASSWORD, Command
+from support.commands import CTRL_Z_AND_FG, HASH, PASSWORD, Command
 from support.databases import add_crowd
 
 from usersctl.cli.snippet import Snippet
@@ -38,6 +38,17 @@ def test_a_password_is_asked_twice_and_not_shown(usersctl: Command) -> None:
     assert screen.code == 0
     assert PASSWORD not in screen.raw
     assert screen.lines[-1] == "Created user 1: ada@example.com (user)"
+    assert usersctl.can_log_in("ada@example.com")
+
+
+@pytest.mark.parametrize("stopped", [PROMPT, AGAIN])
+def test_a_password_is_not_shown_after_ctrl_z_and_fg(usersctl: Command, stopped: str) -> None:
+    typed = [(PROMPT, f"{PASSWORD}\n"), (AGAIN, f"{PASSWORD}\n")]
+    typed.insert([PROMPT, AGAIN].index(stopped), (stopped, CTRL_Z_AND_FG))
+    screen = usersctl.on_terminal("create", "ada@example.com", typed=typed)
+    assert screen.code == 0
+    assert PASSWORD not in screen.raw
+    assert screen.text.count(stopped) == 2
     assert usersctl.can_log_in("ada@example.com")
 
 
@@ -309,6 +320,14 @@ def test_a_long_import_of_ready_hashes_shows_how_far_it_is(usersctl: Command) ->
 
 
 @pytest.mark.slow
+def test_a_progress_bar_leaves_the_cursor_to_the_shell_that_ctrl_z_leads_to(usersctl: Command) -> None:
+    usersctl.ok("import", file_of_people(usersctl, 2_500))
+    screen = usersctl.on_terminal("audit", "verify")
+    assert "2000/2500" in screen.text
+    assert "\x1b[?25l" not in screen.raw  # hides it
+
+
+@pytest.mark.slow
 def test_long_checks_and_exports_show_how_far_they_are(usersctl: Command) -> None:
     usersctl.ok("import", file_of_people(usersctl, 2_500))
     assert "2000/2500" in usersctl.on_terminal("audit", "verify").text
@@ -357,7 +376,7 @@ def test_help_is_drawn_in_boxes_and_typos_get_suggestions(usersctl: Command) -> 
     assert "usersctl --help" in wrong.text
 
 
-@pytest.mark.parametrize("columns", [70, 50])
+@pytest.mark.parametrize("columns", [70, 50, 40])
 def test_help_on_a_narrow_terminal_cuts_off_no_name_of_an_option(usersctl: Command, columns: int) -> None:
     for command, names in (
         ("create", {"--password-stdin", "--password-file"}),

@@ -290,6 +290,11 @@ def test_a_lockdown_is_the_first_shut_gate(service: Service, add: Callable[..., 
     assert explained(service, ada).shut is None
 
 
+def test_a_command_to_paste_runs_nothing_that_stands_in_the_address(service: Service) -> None:
+    explanation = explained(service, "x`id`|y@example.com")
+    assert gate(explanation, "registration").mend == "usersctl create 'x`id`|y@example.com'"
+
+
 def test_an_address_without_an_account_is_explained(service: Service, add: Callable[..., User]) -> None:
     explanation = explained(service, "eve@example.com")
     assert explanation.user is None

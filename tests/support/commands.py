@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -33,6 +34,7 @@ PASSWORD = "correct horse battery"
 HASH = "$2b$04$DZjf2yWbEECu6xQJQPFZwOg3eSwnkIaZkZfkb/aa2KvpeJSf8wCAW"
 # SQL that gives account 1 a claim to another person's address.
 CLAIM = "UPDATE users SET claimed_email = 'ceo@example.com', claim_expires_at = '2099-01-01T00:00:00.000Z' WHERE id = 1"
+CTRL_Z_AND_FG = "\x1a"  # where `typed` has it
 OPERATOR = Actor("cli:tester", "local")
 # A small process in between, because a child inherits the peak of the memory of its parent.
 _MEASURE = """
@@ -282,6 +284,16 @@ def take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+def stop_and_continue(pid: int, master: int) -> None:
+    """What a shell does at Ctrl-Z and `fg`: it takes the terminal with its echo, and gives it back as it is."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.05)
+    mode = termios.tcgetattr(master)
+    mode[3] |= termios.ECHO
+    termios.tcsetattr(master, termios.TCSANOW, mode)
+    os.kill(pid, signal.SIGCONT)
+
+
 def watch_terminal(
     process: subprocess.Popen[bytes] | Forked, master: int, typed: list[tuple[str, str]]
 ) -> Screen:
@@ -307,7 +319,10 @@ def watch_terminal(
                 seen = at + len(typed[0][0].encode())
                 time.sleep(0.05)
                 last = typed.pop(0)[1]
-                os.write(master, last.encode())
+                if last == CTRL_Z_AND_FG:
+                    stop_and_continue(process.pid, master)
+                else:
+                    os.write(master, last.encode())
     finally:
         process.kill() if time.monotonic() > until else None
         code = process.wait(TIME_LIMIT)

@@ -1,6 +1,8 @@
 """audit: the trail of changes, and the check that no row of it was changed or removed."""
 
 import re
+import select
+import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
@@ -223,13 +225,14 @@ class _SignIns:
 
 
 def following(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], None, None]:
-    """Yields rows since then, or from now on, and waits for more, and for sign-ins. Never returns."""
+    """Yields rows since then, or from now on, and waits for more, and for sign-ins, as long as the output has a reader."""
     with store.read() as tx:
         seen, sign_ins = tx.last_audit_row(), _SignIns(tx)
         if wanted.since is not None:
             yield from with_addresses(tx, tx.audit_rows(**wanted._asdict()))
     while True:
         time.sleep(POLL_EVERY)
+        _end_without_reader()
         with store.read() as tx:
             rows = list(tx.audit_rows(from_id=seen and seen.id))
             if seen is not None and (not rows or rows[0].hash != seen.hash):
@@ -243,6 +246,14 @@ def following(store: "Store", wanted: AuditFilter) -> Generator[dict[str, Any], 
             yield row | {"id": row["id"] or None, "hash": row["hash"] or None}
         if rows:
             seen = rows[-1]
+
+
+def _end_without_reader() -> None:
+    """What `grep -m 1` does not read any more: the next row, with which writing would fail, may come in hours."""
+    output = select.poll()
+    output.register(sys.stdout, 0)  # errors are told always
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0)):
+        raise BrokenPipeError
 
 
 def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: bool) -> None:

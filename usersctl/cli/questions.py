@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,19 +65,27 @@ def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]])
 
 def _completed_by(words: "Callable[[Service], list[str]]") -> list[str]:
     """Errors stay silent, because the shell shows no messages."""
-    import shlex
-
     run = None
     try:
         # The command line so far, in bash and in other shells: it may name the database.
         typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        run = Invocation(shlex.split(typed))
+        run = Invocation(_split(typed))
         return words(run.service(write=False))[:50]
     except Exception:  # noqa: BLE001 - completion never fails
         return []
     finally:
         if run is not None:
             run.close()
+
+
+def _split(line: str) -> list[str]:
+    """The words of a command line, of which the last may have an open quote."""
+    import shlex
+
+    for end in ("", "'"):
+        with suppress(ValueError):
+            return shlex.split(line + end)
+    return shlex.split(line + '"')
 
 
 USERS_HELP = "Ids or email addresses; - reads them from standard input."
@@ -213,16 +223,36 @@ def _asked(run: Invocation, owner: User | Newcomer) -> str:
         hint = "use --password-stdin, --password-file FILE or --generate"
         raise Invalid("No password, and no terminal to ask on", hint=hint)
     for _ in range(3):
-        first: str = typer.prompt(f"Password for {clean(owner.email)}", hide_input=True, err=True)
+        first = _hidden(f"Password for {clean(owner.email)}")
         try:
             _check(run, first, owner)
         except Invalid as error:
             run.out.note(str(error))
             continue
-        if typer.prompt("Once more", hide_input=True, err=True) == first:
+        if _hidden("Once more") == first:
             return first
         run.out.note("The two passwords are not the same.")
     raise Invalid("No password after three tries; nothing was done")
+
+
+def _hidden(prompt: str) -> str:
+    """Hidden also after Ctrl-Z and `fg`: the shell has switched the echo on meanwhile, and getpass switches it off once."""
+    import signal
+    import termios
+
+    def hide_again(_number: int, _frame: FrameType | None) -> None:
+        with suppress(termios.error):  # in the background it stops again
+            mode = termios.tcgetattr(sys.stdin)
+            mode[3] &= ~termios.ECHO
+            termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, mode)
+            print(f"{prompt}: ", end="", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGCONT, hide_again)
+    try:
+        text: str = typer.prompt(prompt, hide_input=True, err=True)
+    finally:
+        signal.signal(signal.SIGCONT, before)
+    return text
 
 
 def confirm(run: Invocation, question: str, *, yes: bool) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cache
 from importlib import import_module
@@ -20,6 +21,7 @@ from typer.exceptions import Abort, TyperException
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.options import VALUES
+from usersctl.errors import Invalid
 
 # Each panel of the help with its commands: name, module and function, and the words of the example that follow the name.
 # The function is named and not imported: a command loads no module but its own.
@@ -126,14 +128,20 @@ SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
 
 def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
+    columns = _columns()
     codes = ", ".join(f"{code} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     app = typer.Typer(
         name="usersctl",
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
-        rich_markup_mode="rich" if sys.stdout.isatty() and not _is_narrow() else None,
+        # In less than 70 columns, boxes would cut off the names of options.
+        rich_markup_mode="rich" if columns >= 70 else None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        # Without boxes, Typer would write 50 columns on a terminal that has less.
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": max(columns - 2, 28) if 0 < columns < 52 else None,
+        },
         epilog=f"Example: usersctl create ada@example.com --admin\n\nExit codes: {codes}.",
     )
     app.callback()(everywhere)
@@ -164,15 +172,16 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
     return app
 
 
-def _is_narrow() -> bool:
-    """Whether boxes would cut off the names of options."""
-    return 0 < os.get_terminal_size(sys.stdout.fileno()).columns < 70  # 0: not known
+def _columns() -> int:
+    """Of the terminal; 0 if stdout is none, and 80 if they are not known."""
+    return (os.get_terminal_size(sys.stdout.fileno()).columns or 80) if sys.stdout.isatty() else 0
 
 
 class _WithDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         default = DEFAULTS.get(self.name or "")
-        if default and args and args[0] not in (*self.commands, *ctx.help_option_names):
+        # Another word is a command that was mistyped, and no address.
+        if default and args and args[0] not in ctx.help_option_names and re.search("^-|@", args[0]):
             args = [default, *args]
         return super().parse_args(ctx, args)
 
@@ -273,6 +282,14 @@ def _is_completion() -> bool:
     return "_USERSCTL_COMPLETE" in os.environ
 
 
+def _completion_of_bash() -> AbstractContextManager[None]:
+    if os.environ.get("_USERSCTL_COMPLETE") != "complete_bash":
+        return nullcontext()
+    from usersctl.cli.completion import bash_words
+
+    return bash_words()
+
+
 def _first_words() -> set[str]:
     return {path.partition(" ")[0] for rows in COMMANDS.values() for path, _, _ in rows}
 
@@ -285,7 +302,8 @@ def run_tree(run: Invocation) -> int:
         os.environ["COLUMNS"] = "10000"  # a description that Typer wraps would be more candidates to fish
     try:
         tree = _tree_for(run.words)
-        result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
+        with _completion_of_bash():
+            result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
             raise ended.__context__ from None
@@ -300,6 +318,9 @@ def run_tree(run: Invocation) -> int:
         return ExitCode.MISUSE
     if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C
         raise KeyboardInterrupt
+    if result == ExitCode.BUG:  # Typer's, in a shell for which it has no completion; no command exits so
+        hint = "start one of them, and run the same there"
+        raise Invalid("Completion is for bash, zsh, fish and PowerShell", hint=hint)
     return result if isinstance(result, int) else ExitCode.DONE
 
 
@@ -322,6 +343,6 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
 
         if command := command_for(run.words, _first_words()):
             message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
-    for typers_words, ours in (("a valid int range", "a whole number"), ("a valid float range", "a number")):
-        message = message.replace(typers_words, ours)
+    for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
+        message = re.sub(f"a valid {typers_words}( range)?", ours, message)
     run.out.error(TyperException(message), code="usage", hint=hint)

@@ -167,7 +167,12 @@ class Output:
             TimeRemainingColumn,
         )
 
-        console = Console(stderr=True, no_color=not self.color)
+        class WithCursor(Console):
+            def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002 - as Rich calls it
+                """Hides none: Ctrl-Z, and `kill -9`, would leave the shell without a cursor."""
+                return False
+
+        console = WithCursor(stderr=True, no_color=not self.color)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             tasks: dict[str, TaskID] = {}  # one at most

@@ -1,0 +1,68 @@
+"""Completion in bash, for which @, : and = end a word, and which puts a candidate on the command line as it is."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+
+_BREAK = "[@:=]"
+# What a shell acts on within double quotes, and what it acts on without quotes, also at the beginning of a word.
+_IN_QUOTES, _SPECIAL = r'(["$`\\!])', r"(^[~#]|[^\w@:=%+,./~#-])"
+
+
+@contextmanager
+def bash_words() -> Iterator[None]:
+    """Gives Typer whole words, and bash what is missing of the last one, quoted: a stranger may have chosen the address."""
+    pieces = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
+    words = _words(pieces)
+    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        quote = pieces[-1][:1]
+        typed = _breaks_before(pieces[-1], words[-1])
+        for candidate in printed.getvalue().split():
+            print(_quoted(_after(candidate, typed), quote))
+        sys.stdout.flush()
+
+
+def _words(pieces: list[str]) -> list[str]:
+    """`ada`, `@`, `ex` are one word. An empty piece is a new one: there is a space before the cursor."""
+    words: list[str] = []
+    before = ""
+    for piece in pieces:
+        if words and piece and (_is_break(piece) or _is_break(before)):
+            words[-1] += piece
+        else:
+            words.append(piece)
+        before = piece
+    return words
+
+
+def _is_break(piece: str) -> bool:
+    return re.fullmatch(f"{_BREAK}+", piece) is not None
+
+
+def _breaks_before(piece: str, word: str) -> int:
+    """How many signs that end a word stand before what bash replaces. Typer leaves out `--option=` itself."""
+    value = re.sub(r"^--[\w-]+=", "", word)
+    before = value if _is_break(piece) else value[: max(len(value) - len(piece), 0)]
+    return len(re.findall(_BREAK, before))
+
+
+def _after(candidate: str, breaks: int) -> str:
+    """Of these signs, bash replaces an @ together with the word after it."""
+    signs = list(re.finditer(_BREAK, candidate))[:breaks]
+    if not signs:
+        return candidate
+    return candidate[signs[-1].start() if signs[-1][0] == "@" else signs[-1].end() :]
+
+
+def _quoted(text: str, quote: str) -> str:
+    if quote == "'":
+        return text.replace("'", r"'\''")
+    return re.sub(_IN_QUOTES if quote == '"' else _SPECIAL, r"\\\1", text)
