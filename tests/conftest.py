@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _tests_are_chosen(config: pytest.Config) -> bool:
     named, option = config.args_source is not pytest.Config.ArgsSource.TESTPATHS, config.option
-    return bool(named or option.all or option.markexpr or option.keyword or option.lf)
+    return bool(named or option.all or option.markexpr or option.keyword or config.getoption("lf", False))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
