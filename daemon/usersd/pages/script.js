@@ -229,7 +229,8 @@ function onPress(button, action) {
 
 // Whether a field is not as the page came with it, or as it was saved last. A list says by `selected` how it came.
 function isChanged(field) {
-  return field.value !== (field.defaultValue ?? $("[selected]", field).value) || field.checked !== field.defaultChecked;
+  if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+  return field.value !== (field.defaultValue ?? $("[selected]", field).value);
 }
 
 // What the fields hold was saved.
