@@ -186,6 +186,19 @@ def test_dates_are_written_as_the_language_of_the_page_does(house: House, visit:
     expect(silent.page.locator("time")).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$"))
 
 
+def test_the_pages_work_in_a_browser_whose_language_has_no_valid_name(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    visitor = visit(site)
+    visitor.context.add_init_script(
+        "Object.defineProperty(navigator, 'languages', {get: () => ['en-US@posix', 'en-GB']})"
+    )
+    visitor.signs_in(at="/login?redirect=/account")
+    expect(visitor.page.locator("time").first).to_have_text(re.compile(r"^\d{1,2} \w+ \d{4}, "))  # British
+    visitor.presses("Save")
+    visitor.sees("Saved.")
+
+
 def test_a_partial_catalogue_is_completed_in_english(house: House, visit: Visit, tmp_path: Path) -> None:
     file = tmp_path / "nds.json"
     file.write_text(

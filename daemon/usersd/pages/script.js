@@ -10,7 +10,17 @@ const on = (target, event, listener, options) => target.addEventListener(event, 
 
 // The language of the page, in the visitor's regional variant if there is one: it decides how dates are written.
 const pageLang = document.documentElement.lang;
-const lang = navigator.languages.find((language) => `${language}-`.startsWith(`${pageLang}-`)) || pageLang;
+const lang = navigator.languages.find((language) => `${language}-`.startsWith(`${pageLang}-`) && isKnown(language)) || pageLang;
+
+// Some Chromium names the language "en-US@posix", which none of its own functions takes.
+function isKnown(language) {
+  try {
+    return Intl.getCanonicalLocales(language).length > 0;
+  } catch {
+    return false;
+  }
+}
+
 const signedIn = document.body.dataset.signedIn;
 const query = new URLSearchParams(takeLink());
 
