@@ -132,10 +132,10 @@ async function refusalText(answer, message = "") {
   return answer.status < 500 && message ? message.replace(/[^.]$/, "$&.") : t("say.failed");
 }
 
-// A note at the top of the page, where it is seen and read aloud: an open dialog is closed, and keeps the kind of the
-// note as its returnValue.
+// A note at the top of the page, where it is seen and read aloud: open dialogs are closed (that of a proof stands above
+// another one), and keep the kind of the note as their returnValue.
 function say(text, className = "note", ...more) {
-  $("dialog[open]")?.close(className);
+  for (const dialog of all("dialog[open]")) dialog.close(className);
   clearNotes();
   const note = make("p", className, text, ...more);
   note.tabIndex = -1;
