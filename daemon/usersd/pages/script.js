@@ -422,7 +422,7 @@ async function finish(form, result, values) {
 // The rest of the page was for a visitor before this step.
 function retitle(title) {
   const heading = $("h1");
-  document.title = document.title.replace(heading.textContent, title);
+  document.title = document.title.replace(heading.textContent, () => title);
   heading.textContent = title;
   for (const question of all("[data-before]")) question.hidden = true;
 }
