@@ -346,7 +346,8 @@ function problem(input) {
   const { valueMissing, typeMismatch } = input.validity;
   const repeated = input.dataset.repeats && input.form.elements[input.dataset.repeats];
   if (valueMissing) return t("say.missing");
-  if (typeMismatch) return t("say.email");
+  // Safari, and Chromium where a password manager fills in the field, take no domain with other letters than ASCII. The server does.
+  if (typeMismatch && !/@.*[^\0-\x7f]/.test(input.value)) return t("say.email");
   if (repeated && repeated.value !== input.value) return t("say.repeat");
   // The list of common passwords in the browser may be wrong, rarely: the server decides.
   if ($(".broken:not([data-rule=common])", input.closest(".field"))) return t("say.rules");
