@@ -22,34 +22,44 @@ function isKnown(language) {
 }
 
 const signedIn = document.body.dataset.signedIn;
+const store = storage();
 const query = new URLSearchParams(takeLink());
+
+// What the tab keeps for its next page; nothing where the browser lets no site keep anything.
+function storage() {
+  try {
+    return sessionStorage;
+  } catch {
+    return { getItem: () => null, setItem() {}, removeItem() {} };
+  }
+}
 
 // The token of an emailed link leaves the address bar and the history. The tab keeps it for a reload until it was used.
 function takeLink() {
   const { origin, pathname, search } = location;
   if (new URLSearchParams(search).has("token")) {
-    sessionStorage.setItem(pathname, search);
+    store.setItem(pathname, search);
     history.replaceState(null, "", origin + pathname);
     return search;
   }
-  const link = sessionStorage.getItem(pathname);
+  const link = store.getItem(pathname);
   // The form is only in the answer to a request with the token.
   if (link && !$("form[data-query]")) location.replace(origin + pathname + link);
   return link || search;
 }
 
 function dropLink() {
-  sessionStorage.removeItem(location.pathname);
+  store.removeItem(location.pathname);
 }
 
 // Text that the next page takes over: a note, or the email address that was typed.
 function hand(name, text) {
-  if (text) sessionStorage.setItem(name, text);
+  if (text) store.setItem(name, text);
 }
 
 function taken(name) {
-  const text = sessionStorage.getItem(name);
-  sessionStorage.removeItem(name);
+  const text = store.getItem(name);
+  store.removeItem(name);
   return text;
 }
 
@@ -498,19 +508,19 @@ on(window, "pageshow", (event) => {
 const ways = all("[data-provider]");
 const login = $("[data-then]")?.dataset;
 if (ways.length && login) {
-  const target = query.has("error") && sessionStorage.getItem("then");
+  const target = query.has("error") && store.getItem("then");
   if (target && !login.then) {
     login.then = own_path(target);
     query.set("redirect", login.then);
     history.replaceState(null, "", "?" + query);
-    sessionStorage.removeItem("then");
+    store.removeItem("then");
     for (const way of ways) {
       const search = new URLSearchParams(way.search);
       search.set("redirect", login.then);
       way.search = search;
     }
   }
-  for (const way of ways) on(way, "click", () => sessionStorage.setItem("then", login.then));
+  for (const way of ways) on(way, "click", () => store.setItem("then", login.then));
 }
 
 // --- password fields: the rules, Caps Lock, and the button that shows the password ---
