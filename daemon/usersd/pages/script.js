@@ -8,19 +8,10 @@ const $ = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => within.querySelectorAll(selector);
 const on = (target, event, listener, options) => target.addEventListener(event, listener, options);
 
-// The language of the page, in the visitor's regional variant if there is one: it decides how dates are written.
+// The language of the page, in the visitor's regional variant if there is one: it decides how dates are written. Some Chromium
+// says "en-US@posix", which none of its own functions takes.
 const pageLang = document.documentElement.lang;
-const lang = navigator.languages.find((language) => `${language}-`.startsWith(`${pageLang}-`) && isKnown(language)) || pageLang;
-
-// Some Chromium names the language "en-US@posix", which none of its own functions takes.
-function isKnown(language) {
-  try {
-    return Intl.getCanonicalLocales(language).length > 0;
-  } catch {
-    return false;
-  }
-}
-
+const lang = navigator.languages.find((language) => new RegExp(`^${pageLang}(-[\\w-]+)?$`).test(language)) || pageLang;
 const signedIn = document.body.dataset.signedIn;
 const store = storage();
 const query = new URLSearchParams(takeLink());
@@ -30,7 +21,7 @@ function storage() {
   try {
     return sessionStorage;
   } catch {
-    return { getItem: () => null, setItem() {}, removeItem() {} };
+    return { getItem() {}, setItem() {}, removeItem() {} };
   }
 }
 
