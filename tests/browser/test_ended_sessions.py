@@ -50,6 +50,25 @@ def test_what_was_typed_before_the_session_ended_stays_while_its_user_signs_in_i
     assert ada.site.service.accounts.get(1).name == "Ada King"
 
 
+def test_where_nothing_was_typed_or_chosen_the_table_of_users_leads_back_in_the_same_tab(
+    house: Callable[..., Site], visit: Callable[..., Visitor]
+) -> None:
+    site = house()
+    site.add(role="admin")
+    site.add("grace")
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/users")
+    ada.sees("2 in all")
+    ada.expected = {401}
+    ada.loses_cookies(name="auth_token")
+    ada.field("Role").select_option(label="Admin")
+    ada.sees("Your session has ended.")
+    ada.misses("in a new tab")
+    ada.follows("Sign in again")
+    tries(ada, PASSWORD)
+    ada.is_at("/users?role=admin")
+
+
 def test_a_tab_of_a_user_who_signed_out_shows_the_present_user(ada: Visitor) -> None:
     ada.site.add("grace")
     tries(ada, PASSWORD)

@@ -220,6 +220,21 @@ def test_a_forgotten_password_is_reset_by_email(house: House, visit: Visit) -> N
     assert ada.page.evaluate("sessionStorage.length") == 0
 
 
+def test_a_link_works_in_a_browser_that_keeps_nothing_for_a_site(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    site.service.recovery.forgot("ada@example.com")
+    ada = visit(site)
+    ada.context.add_init_script(
+        "Object.defineProperty(window, 'sessionStorage', {get() { throw new DOMException('no', 'SecurityError'); }})"
+    )
+    ada.opens_email("Set a new password")
+    ada.fills(New_password="another good one", New_password__once_more="another good one")
+    ada.presses("Set password")
+    ada.is_at("/login")
+    assert site.client().login("ada@example.com", "another good one").status == 200
+
+
 def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit: Visit) -> None:
     site = house()
     site.add()

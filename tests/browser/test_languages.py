@@ -126,6 +126,31 @@ def test_a_page_is_written_from_right_to_left_for_such_a_language(
         assert visitor.page.evaluate(WIDE) == 0, path
 
 
+def test_a_key_to_type_keeps_its_order_on_a_page_from_right_to_left(
+    house: House, visit: Visit, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"lang": "ar", "factors.totp.key": "مفتاح:"}))
+    site = house(locale=str(own))
+    site.add()
+    visitor = visit(site)
+    visitor.signs_in(at="/login?redirect=/account")
+    visitor.presses("Set up an app")
+    visitor.sees("Scan this with the app on your phone.")
+    places = visitor.page.locator("#totp-key").evaluate(
+        """(key) => {
+            key.textContent = "2345 ABCD";
+            return [...key.textContent].map((_, place) => {
+                const range = new Range();
+                range.setStart(key.firstChild, place);
+                range.setEnd(key.firstChild, place + 1);
+                return range.getBoundingClientRect().left;
+            });
+        }"""
+    )
+    assert places == sorted(places)
+
+
 def test_the_time_of_an_invitation_is_in_the_case_that_german_asks_for(house: House, visit: Visit) -> None:
     site = house()
     token = site.signed_in(site.add(role="admin")).token
@@ -184,6 +209,19 @@ def test_dates_are_written_as_the_language_of_the_page_does(house: House, visit:
     silent = visit(site, java_script_enabled=False)
     silent.goes("/dev/mail")
     expect(silent.page.locator("time")).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$"))
+
+
+def test_the_pages_work_in_a_browser_whose_language_has_no_valid_name(house: House, visit: Visit) -> None:
+    site = house()
+    site.add()
+    visitor = visit(site)
+    visitor.context.add_init_script(
+        "Object.defineProperty(navigator, 'languages', {get: () => ['en-US@posix', 'en-GB']})"
+    )
+    visitor.signs_in(at="/login?redirect=/account")
+    expect(visitor.page.locator("time").first).to_have_text(re.compile(r"^\d{1,2} \w+ \d{4}, "))  # British
+    visitor.presses("Save")
+    visitor.sees("Saved.")
 
 
 def test_a_partial_catalogue_is_completed_in_english(house: House, visit: Visit, tmp_path: Path) -> None:

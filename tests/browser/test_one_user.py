@@ -63,6 +63,14 @@ def test_name_address_and_role_are_changed_and_the_history_shows_it(ada: Visitor
     assert (user.name, user.role) == ("Grace Hopper", "admin")
 
 
+def test_a_new_name_with_signs_of_its_own_is_the_title_of_the_page(ada: Visitor) -> None:
+    for name in ("Ca$$h", "A $& $' B"):
+        ada.fills(Name=name)
+        ada.presses("Save")
+        ada.sees("has been saved.")
+        expect(ada.page).to_have_title(f"{name} · Acme")
+
+
 def test_a_taken_address_is_marked_at_its_field(ada: Visitor) -> None:
     ada.expected = {400}
     ada.fills(Email="ada@example.com")

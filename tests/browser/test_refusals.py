@@ -215,6 +215,25 @@ def test_all_errors_are_shown_at_once_beside_their_fields_in_the_language_of_the
     assert visitor.page.locator("form").evaluate_all(native) == 0
 
 
+def test_an_address_whose_domain_is_not_ascii_is_left_to_the_server(house: House, visit: Visit) -> None:
+    visitor = visit(house())
+    visitor.expected = {400}
+    visitor.goes("/register")
+    visitor.fills(Name="Ada", Password=PASSWORD)
+
+    def registers(email: str) -> None:
+        # As a password manager does. Chromium converts what is typed.
+        visitor.field("Email").evaluate("(field, email) => { field.value = email; }", email)
+        visitor.presses("Create account")
+
+    for wrong in ("ädä@example.com", "ada@bücher..example"):
+        registers(wrong)
+        expect(visitor.field("Email")).to_have_accessible_error_message("This is not an email address.")
+    registers("ada@bücher.example")
+    visitor.sees("Your account has been created.")
+    assert visitor.site.service.accounts.find("ada@xn--bcher-kva.example").name == "Ada"
+
+
 def test_an_error_ends_when_its_field_is_put_right(ada: Visitor) -> None:
     ada.expected = {400}
     ada.goes("/reset-password?token=x&email=ada@example.com")

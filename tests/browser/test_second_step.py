@@ -223,6 +223,24 @@ def test_a_change_goes_on_after_a_code(site: Site, visit: Visit, clock: FakeCloc
     ada.misses("Codes left")
 
 
+def test_an_end_of_the_session_is_seen_while_a_proof_stands_above_another_dialog(
+    site: Site, visit: Visit, clock: FakeClock
+) -> None:
+    ada = visit(site)
+    ada.signs_in(at="/login?redirect=/account")
+    ada.presses("Set up an app")
+    ada.fills(Code_that_the_app_shows_now="123456")
+    clock.move(minutes=11)  # to find an app took long
+    ada.expected = {401, 403}
+    ada.page.keyboard.press("Enter")
+    ada.sees("Before this is done, enter your password once more.")
+    ada.loses_cookies(name="auth_token")
+    ada.fills(Your_password=PASSWORD)
+    ada.page.keyboard.press("Enter")
+    ada.sees("Your session has ended.")
+    expect(ada.page.locator("dialog[open]")).to_have_count(0)
+
+
 def test_who_must_have_a_second_factor_is_led_through_its_set_up(
     house: House, visit: Visit, clock: FakeClock
 ) -> None:

@@ -49,6 +49,28 @@ def test_the_next_page_is_asked_for_by_the_last_user_of_this_one(ada: Visitor) -
     ada.sees("Page 2 of 2")
 
 
+def test_a_page_that_is_asked_for_twice_is_one_page_further(ada: Visitor) -> None:
+    ada.presses("Next")
+    ada.sees("Page 2 of 2")
+    ada.page.evaluate("for (const _ of [1, 2, 3]) document.querySelector('#previous').click()")
+    ada.sees("Page 1 of 2")
+    ada.page.go_back()
+    ada.sees("Page 2 of 2")
+
+
+def test_no_page_is_left_out_after_a_request_that_failed(ada: Visitor) -> None:
+    for number in range(50):
+        ada.site.add(f"v{number}", password=None)
+    ada.page.reload()
+    ada.sees("Page 1 of 3")
+    ada.expected = {503}
+    ada.page.route("**/api/users?*", lambda route: route.fulfill(status=503, body="{}"), times=1)
+    ada.presses("Next")
+    ada.sees("Too much is going on right now.")
+    ada.presses("Next")
+    ada.sees("Page 2 of 3")
+
+
 def test_people_are_found_by_name_address_and_state(ada: Visitor) -> None:
     ada.fills(Search_by_name_or_email="race")
     ada.sees("Page 1 of 1 · 1 in all")
@@ -134,6 +156,12 @@ def test_a_row_leads_to_the_page_of_its_user(ada: Visitor) -> None:
 
 
 # --- order and filters ---
+
+
+def test_a_group_with_a_long_name_makes_the_page_no_wider_in_safari(ada: Visitor) -> None:
+    # Chromium cuts the name off by itself. In WebKit the page was 574 pixels wide on a screen of 447.
+    for name in ("Group", "Role"):
+        expect(ada.field(name)).to_have_css("contain", "paint")
 
 
 def test_columns_sort_and_say_so(ada: Visitor) -> None:

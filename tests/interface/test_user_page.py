@@ -15,6 +15,8 @@ from usersctl.models import Client, Identity, User
 from usersctl.why import Cause
 from usersd.pages import pages, user_page
 
+LIKE_CHROME = "AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0"
+ON_IPHONE = "Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko)"
 BROWSER = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
 LOCALES = sorted((Path(pages.__file__).parent / "locales").glob("*.json"))
 HTML = "\"'><xss onload=alert(1)>{{7*7}}"
@@ -49,6 +51,31 @@ def test_every_cause_and_every_button_has_its_texts_in_each_language() -> None:
     for file in LOCALES:
         there = {key for key in json.loads(file.read_text("utf-8")) if key.startswith(("why.", "act."))}
         assert there == wanted, file.name
+
+
+@pytest.mark.parametrize(
+    ("agent", "called"),
+    [
+        (
+            f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {LIKE_CHROME} Safari/537.36 Edg/131.0.0.0",
+            "Edge · Windows",
+        ),
+        (
+            f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {LIKE_CHROME} Safari/537.36 OPR/116.0.0.0",
+            "Opera · Windows",
+        ),
+        (f"Mozilla/5.0 (Linux; Android 10; K) {LIKE_CHROME} Mobile Safari/537.36", "Chrome · Android"),
+        (f"Mozilla/5.0 (X11; CrOS x86_64 14541.0.0) {LIKE_CHROME} Safari/537.36", "Chrome · ChromeOS"),
+        (f"Mozilla/5.0 (X11; Linux x86_64) {LIKE_CHROME} Safari/537.36", "Chrome · Linux"),
+        (f"{ON_IPHONE} Version/17.4 Mobile/15E148 Safari/604.1", "Safari · iPhone"),
+        (f"{ON_IPHONE} CriOS/120.0 Mobile/15E148 Safari/604.1", "Chrome · iPhone"),
+        (f"{ON_IPHONE} FxiOS/120.0 Mobile/15E148 Safari/605.1.15", "Firefox · iPhone"),
+        ("Mozilla/5.0 (Android 14; Mobile; rv:133.0) Gecko/133.0 Firefox/133.0", "Firefox · Android"),
+        ("python-requests/2.31", "python-requests/2.31"),
+    ],
+)
+def test_a_browser_is_called_by_its_own_name_and_system(agent: str, called: str) -> None:
+    assert user_page.device(agent) == called
 
 
 def test_the_page_has_profile_sessions_tokens_groups_and_history(

@@ -5,7 +5,7 @@ const proof = $("#proof");
 // Without a password the visitor leaves for a sign-in at the provider, and the form or button (data-path) that was used is
 // used again afterwards, unless that signed in to another account.
 if (proof) isConfirmed = (method, path) => {
-  sessionStorage.setItem("unconfirmed", JSON.stringify([method, path, Date.now(), signedIn]));
+  store.setItem("unconfirmed", JSON.stringify([method, path, Date.now(), signedIn]));
   proof.returnValue = "";
   proof.showModal();
   return new Promise((resolve) => on(proof, "close", () => resolve(proof.returnValue === "done"), { once: true }));

@@ -8,38 +8,49 @@ const $ = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => within.querySelectorAll(selector);
 const on = (target, event, listener, options) => target.addEventListener(event, listener, options);
 
-// The language of the page, in the visitor's regional variant if there is one: it decides how dates are written.
+// The language of the page, in the visitor's regional variant if there is one: it decides how dates are written. Some Chromium
+// says "en-US@posix", which none of its own functions takes.
 const pageLang = document.documentElement.lang;
-const lang = navigator.languages.find((language) => `${language}-`.startsWith(`${pageLang}-`)) || pageLang;
+const lang = navigator.languages.find((language) => new RegExp(`^${pageLang}(-[\\w-]+)?$`).test(language)) || pageLang;
 const signedIn = document.body.dataset.signedIn;
+const store = storage();
 const query = new URLSearchParams(takeLink());
+
+// What the tab keeps for its next page; nothing where the browser lets no site keep anything.
+function storage() {
+  try {
+    return sessionStorage;
+  } catch {
+    return { getItem() {}, setItem() {}, removeItem() {} };
+  }
+}
 
 // The token of an emailed link leaves the address bar and the history. The tab keeps it for a reload until it was used.
 function takeLink() {
   const { origin, pathname, search } = location;
   if (new URLSearchParams(search).has("token")) {
-    sessionStorage.setItem(pathname, search);
+    store.setItem(pathname, search);
     history.replaceState(null, "", origin + pathname);
     return search;
   }
-  const link = sessionStorage.getItem(pathname);
+  const link = store.getItem(pathname);
   // The form is only in the answer to a request with the token.
   if (link && !$("form[data-query]")) location.replace(origin + pathname + link);
   return link || search;
 }
 
 function dropLink() {
-  sessionStorage.removeItem(location.pathname);
+  store.removeItem(location.pathname);
 }
 
 // Text that the next page takes over: a note, or the email address that was typed.
 function hand(name, text) {
-  if (text) sessionStorage.setItem(name, text);
+  if (text) store.setItem(name, text);
 }
 
 function taken(name) {
-  const text = sessionStorage.getItem(name);
-  sessionStorage.removeItem(name);
+  const text = store.getItem(name);
+  store.removeItem(name);
   return text;
 }
 
@@ -122,10 +133,10 @@ async function refusalText(answer, message = "") {
   return answer.status < 500 && message ? message.replace(/[^.]$/, "$&.") : t("say.failed");
 }
 
-// A note at the top of the page, where it is seen and read aloud: an open dialog is closed, and keeps the kind of the
-// note as its returnValue.
+// A note at the top of the page, where it is seen and read aloud: open dialogs are closed (that of a proof stands above
+// another one), and keep the kind of the note as their returnValue.
 function say(text, className = "note", ...more) {
-  $("dialog[open]")?.close(className);
+  for (const dialog of all("dialog[open]")) dialog.close(className);
   clearNotes();
   const note = make("p", className, text, ...more);
   note.tabIndex = -1;
@@ -229,7 +240,8 @@ function onPress(button, action) {
 
 // Whether a field is not as the page came with it, or as it was saved last. A list says by `selected` how it came.
 function isChanged(field) {
-  return field.value !== (field.defaultValue ?? $("[selected]", field).value) || field.checked !== field.defaultChecked;
+  if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+  return field.value !== (field.defaultValue ?? $("[selected]", field).value);
 }
 
 // What the fields hold was saved.
@@ -335,7 +347,8 @@ function problem(input) {
   const { valueMissing, typeMismatch } = input.validity;
   const repeated = input.dataset.repeats && input.form.elements[input.dataset.repeats];
   if (valueMissing) return t("say.missing");
-  if (typeMismatch) return t("say.email");
+  // Safari, and Chromium where a password manager fills in the field, take no domain with other letters than ASCII. The server does.
+  if (typeMismatch && !/@.*[^\0-\x7f]/.test(input.value)) return t("say.email");
   if (repeated && repeated.value !== input.value) return t("say.repeat");
   // The list of common passwords in the browser may be wrong, rarely: the server decides.
   if ($(".broken:not([data-rule=common])", input.closest(".field"))) return t("say.rules");
@@ -411,7 +424,7 @@ async function finish(form, result, values) {
 // The rest of the page was for a visitor before this step.
 function retitle(title) {
   const heading = $("h1");
-  document.title = document.title.replace(heading.textContent, title);
+  document.title = document.title.replace(heading.textContent, () => title);
   heading.textContent = title;
   for (const question of all("[data-before]")) question.hidden = true;
 }
@@ -486,19 +499,19 @@ on(window, "pageshow", (event) => {
 const ways = all("[data-provider]");
 const login = $("[data-then]")?.dataset;
 if (ways.length && login) {
-  const target = query.has("error") && sessionStorage.getItem("then");
+  const target = query.has("error") && store.getItem("then");
   if (target && !login.then) {
     login.then = own_path(target);
     query.set("redirect", login.then);
     history.replaceState(null, "", "?" + query);
-    sessionStorage.removeItem("then");
+    store.removeItem("then");
     for (const way of ways) {
       const search = new URLSearchParams(way.search);
       search.set("redirect", login.then);
       way.search = search;
     }
   }
-  for (const way of ways) on(way, "click", () => sessionStorage.setItem("then", login.then));
+  for (const way of ways) on(way, "click", () => store.setItem("then", login.then));
 }
 
 // --- password fields: the rules, Caps Lock, and the button that shows the password ---

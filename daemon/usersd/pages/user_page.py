@@ -1,7 +1,6 @@
 """What the page of one user shows: what admins can do, sessions in words, rows of the audit trail."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -16,9 +15,12 @@ from usersd.pages import factors_page
 from usersd.request import Request
 
 _LOCKS = {Cause.LOCKED, Cause.THROTTLED, Cause.DEVICES_LOCKED}
-_BROWSERS = re.compile("Edg|OPR|Firefox|Chrome|Safari|curl")
-_SYSTEMS = re.compile("Android|iPhone|iPad|Windows|Mac OS X|Linux")
-_NAMES = {"Edg": "Edge", "OPR": "Opera", "Mac OS X": "macOS"}
+# By what a User-Agent says. Its own name comes before those that it names to be served alike: Edge says Chrome and Safari,
+# too, and Android says Linux.
+_BROWSERS = {"Edg": "Edge", "OPR": "Opera", "SamsungBrowser": "Samsung Internet", "Firefox": "Firefox", "FxiOS": "Firefox",
+             "Chrome": "Chrome", "CriOS": "Chrome", "Safari": "Safari", "curl": "curl"}  # fmt: skip
+_SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows", "Mac OS X": "macOS",
+            "CrOS": "ChromeOS", "Linux": "Linux"}  # fmt: skip
 
 _SCOPES_OF_USERS = (Scope.ME, Scope.VERIFY)  # the others open what admins may
 OWN_SESSIONS = 50  # that /account shows at first
@@ -191,8 +193,10 @@ def _session_line(session: Session, *, is_current: bool) -> SessionLine:
 
 def device(agent: str) -> str:
     """Shortens a User-Agent to "Firefox · Linux"."""
-    found = [match[0] for match in (_BROWSERS.search(agent), _SYSTEMS.search(agent)) if match]
-    return " · ".join(_NAMES.get(name, name) for name in found) or agent
+    found = (
+        next((name for sign, name in signs.items() if sign in agent), "") for signs in (_BROWSERS, _SYSTEMS)
+    )
+    return " · ".join(filter(None, found)) or agent
 
 
 def in_words(details: dict[str, Any]) -> str:

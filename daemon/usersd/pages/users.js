@@ -24,7 +24,8 @@ function manageUsers() {
   const chosen = new Map();  // users by id, also of other pages
   let users = [];  // on this page
   let total;
-  let page;
+  let page;  // that was asked for
+  let shown;  // the one that came: the other may still be under way, or have failed
   let ends;  // by page, the id of the last user before it: with it the server need not skip a million users
   let lastRequest = 0;
 
@@ -85,6 +86,7 @@ function manageUsers() {
       if (head.dataset.sort === key) head.setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
     }
     total = pagination;
+    shown = page;
     const known = Math.max(page, pagination.totalPages);
     const [n, pages, number] = [page, known, pagination.total].map((count) => count.toLocaleString(lang));
     $("#page").textContent = pagination.total ? t(pagination.totalIsExact ? "users.page" : "users.page.more", { page: n, pages, total: number }) : t("users.none");
@@ -258,8 +260,14 @@ function manageUsers() {
 
   on($("#new"), "click", () => begins(createDialog));
   on($("#new-invite"), "click", () => begins(inviteDialog));
-  on(previous, "click", () => { page -= 1; list("pushState"); });
-  on(next, "click", () => { page += 1; list("pushState"); });
+  on(previous, "click", () => turn(shown - 1));
+  on(next, "click", () => turn(shown + 1));
+
+  function turn(to) {
+    const change = page === to ? "replaceState" : "pushState";
+    page = to;
+    list(change);
+  }
 
   function begin(change) {
     page = 1;
