@@ -3,7 +3,8 @@
 application = Gate(application, build(settings))
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ class Gate:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-            return start_response(status, [*headers, *request.new_cookies.values()], *rest)
+            return start_response(status, [*_for_one(headers), *request.new_cookies.values()], *rest)
 
         return self.app(environ, start_with_cookie)
 
@@ -86,6 +87,20 @@ class Gate:
         if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
             return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
+
+
+def _for_one(headers: Iterable[Header]) -> Iterator[Header]:
+    """A cache that visitors share may keep an answer with its cookie, which is a session, if the application lets it (RFC
+    9111 7.3)."""
+    is_private = False
+    for name, value in headers:
+        if name.lower() == "cache-control" and re.search("private|no-store", value, re.IGNORECASE):
+            is_private = True
+        elif name.lower().endswith(("cache-control", "surrogate-control")):
+            continue  # also those for a network of caches alone, such as CDN-Cache-Control
+        yield name, value
+    if not is_private:
+        yield "Cache-Control", "private"
 
 
 def _known(request: Request) -> dict[str, Any] | None:
