@@ -511,6 +511,8 @@ def test_a_user_who_claims_an_address_and_takes_that_back_all_day_floods_no_stra
         service.claims.take_back(ada.id, by=WEB)
     assert of_the_day == 12
     assert claim(grace) == 13, "another account gets its link all the same"
+    kept = [row.state for row in rows(service) if row.kind == "email-kept"]
+    assert kept.count("sent") == 12, "nor the owner of the account, with notices that have no link"
 
 
 def test_the_limit_holds_for_an_account_that_changes_its_address(
