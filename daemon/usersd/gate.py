@@ -4,7 +4,11 @@ application = Gate(application, build(settings))
 """
 
 import re
+<<<<<<< HEAD
 from collections.abc import Callable, Iterable
+=======
+from collections.abc import Callable, Iterable, Iterator
+>>>>>>> x-attack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +75,11 @@ class Gate:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
+<<<<<<< HEAD
             return start_response(status, [*_private(headers), *request.new_cookies.values()], *rest)
+=======
+            return start_response(status, [*_for_one(headers), *request.new_cookies.values()], *rest)
+>>>>>>> x-attack
 
         return self.app(environ, start_with_cookie)
 
@@ -99,6 +107,7 @@ class Gate:
         return error_response(403, refusal.message)
 
 
+<<<<<<< HEAD
 def _private(headers: list[Header]) -> list[Header]:
     """Those of a response that gets a cookie: a shared cache, which may keep cookies, would sign others in by it."""
     words = [
@@ -112,6 +121,20 @@ def _private(headers: list[Header]) -> list[Header]:
     kept = [word for word in words if not re.match(r"(public|s-maxage\b.*|)$", word, re.IGNORECASE)]
     others = [header for header in headers if not header[0].lower().endswith(_FOR_CACHES)]
     return [*others, ("Cache-Control", ", ".join(["private", *kept]))]
+=======
+def _for_one(headers: Iterable[Header]) -> Iterator[Header]:
+    """A cache that visitors share may keep an answer with its cookie, which is a session, if the application lets it (RFC
+    9111 7.3)."""
+    is_private = False
+    for name, value in headers:
+        if name.lower() == "cache-control" and re.search("private|no-store", value, re.IGNORECASE):
+            is_private = True
+        elif name.lower().endswith(("cache-control", "surrogate-control")):
+            continue  # also those for a network of caches alone, such as CDN-Cache-Control
+        yield name, value
+    if not is_private:
+        yield "Cache-Control", "private"
+>>>>>>> x-attack
 
 
 def _known(request: Request) -> dict[str, Any] | None:

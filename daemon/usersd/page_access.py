@@ -47,17 +47,18 @@ class Whitelist:
 
 LONGEST = 2000  # bytes of a path
 _END = re.compile(r"[?#\0]")  # where some parsers stop reading the path
+_UTF_16 = re.compile("%[uU][0-9a-fA-F]{4}")  # a character to IIS and to older versions of Jetty
 
 
 def _is_ambiguous(path: str) -> bool:
     """True if another server could parse this path differently (dot segments, a host, backslashes, parameters, double encoding,
-    Unicode forms, characters that it drops or stops at), or if it is too long to look at in the main thread."""
+    Unicode forms, other escapes, characters that it drops or stops at), or if it is too long to look at in the main thread."""
     if len(path.encode(errors="surrogatepass")) > LONGEST:
         return True
     shape = [bool(part) for part in path.split("/")]
     for read in _decoded(path):
-        if len(read) > LONGEST:
-            return True  # its characters stand for many others each
+        if len(read) > LONGEST or _UTF_16.search(read):
+            return True  # too long if its characters stand for many others each
         if read[1:2] in ("/", "\\"):
             return True  # a parser of URLs takes what follows for a host
         *inner, last = re.split(r"[/\\]", read)

@@ -135,13 +135,16 @@ def test_zero_days_keep_unconfirmed_registrations(
     assert service.accounts.find("ada@example.com")
 
 
-@pytest.mark.parametrize("row", [{"confirmed": "true"}, {"active": "true"}, {"role": "admin"}], ids=str)
+@pytest.mark.parametrize(
+    "row", [{"confirmed": "true"}, {"active": "true"}, {"role": "admin"}, {"groups": "staff"}], ids=str
+)
 def test_an_import_over_a_strangers_registration_ends_the_strangers_password(
     site: OAuthSite, row: dict[str, str]
 ) -> None:
+    site.service.groups.create("staff", by=OPERATOR)
     assert registers(site, "ada@example.com", OTHER).status == 200
     imports(site, email="ada@example.com", **row)
-    if "role" in row:
+    if "role" in row or "groups" in row:
         assert (
             site.site.client().post("/api/users/register/resend", {"email": "ada@example.com"}).status == 200
         )

@@ -105,6 +105,7 @@ PATHS = st.builds(
 @example("/adm\u0131n")
 @example("/admin\0.css")
 @example("/%2561dmin")
+@example("/%u0061dmin")
 @example("/docs/\u2025/admin")
 @example("/teams/a/b/secrets")
 @example("/docs/drafts ..")
@@ -169,6 +170,7 @@ def test_a_factor_rule_holds_wherever_a_role_rule_does(path: str) -> None:
         ("/admin.php/*", "/admin.php/x", True), ("/a%20b", "/a b", True), ("/A", "/a", True), ("/\u00e4", "/\u00c4", True),
         ("/admin/*", "//evil/admin/x", True), ("/admin", "/%2fevil/admin", True), ("/admin", "/\\evil/admin", True),
         ("/x", "/y/../x", True), ("/x", "/y/../z", True), ("/x", "/y%2fz", True), ("/x", "/y\\z", True), ("/x", None, True),
+        ("/x", "/%u0078", True), ("/x", "/y/%U002E%u002e/z", True), ("/x", "/%u00", False),
     ],
 )  # fmt: skip
 def test_a_role_rule_holds_for_every_equivalent_path(rules: str, path: str | None, asks: bool) -> None:

@@ -18,6 +18,7 @@ from support.fakes import FakeClock
 from support.postbox import Postbox, Received, folder_emails, last_link, link_in, send_all, sent, smtp_server
 from support.tables import written
 
+from usersctl.addresses import change_own
 from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy, Invalid, NotFound
@@ -490,6 +491,28 @@ def test_beyond_the_limit_of_a_day_an_address_gets_one_email_for_each_account_wi
             for user in users:
                 service.outbox.queue.add(tx, CONFIRM, user, "victim@example.com")
     assert sum(row.state == "waiting" for row in rows(service)) == 12 + 17, "17 accounts had no link yet"
+
+
+@pytest.mark.slow
+def test_a_user_who_claims_an_address_and_takes_that_back_all_day_floods_no_stranger(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada, grace, victim = add("ada"), add("grace"), "victim@example.com"
+
+    def claim(user: User) -> int:
+        with service.store.write() as tx:
+            change_own(tx, service.outbox.queue, tx.existing_user(user.id), victim, by=WEB)
+        send_all(service)
+        return sum((row.email, row.state) == (victim, "sent") for row in rows(service))
+
+    for _ in range(24 * 3):
+        clock.move(minutes=20)
+        of_the_day = claim(ada)
+        service.claims.take_back(ada.id, by=WEB)
+    assert of_the_day == 12
+    assert claim(grace) == 13, "another account gets its link all the same"
+    kept = [row.state for row in rows(service) if row.kind == "email-kept"]
+    assert kept.count("sent") == 12, "nor the owner of the account, with notices that have no link"
 
 
 def test_the_limit_holds_for_an_account_that_changes_its_address(

@@ -211,6 +211,7 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
 
 
 @pytest.mark.parametrize(
+<<<<<<< HEAD
     ("sent", "expected"),
     [
         ([], "private"),
@@ -238,6 +239,40 @@ def test_no_shared_cache_keeps_the_cookie_that_the_gate_adds(
     assert (first.all("Cache-Control"), first.all("CDN-Cache-Control")) == ([expected], [])
     assert second.all("Set-Cookie") == []
     assert second.all("Cache-Control") == [value for name, value in sent if name.lower() == "cache-control"]
+=======
+    ("sent", "kept"),
+    [
+        ([], ["private"]),
+        ([("Cache-Control", "public, max-age=3600")], ["private"]),
+        ([("cache-control", "max-age=60"), ("CDN-Cache-Control", "max-age=60"), ("Surrogate-Control", "x")], ["private"]),
+        ([("Cache-Control", "No-Store")], ["No-Store"]),
+        ([("Cache-Control", "private, max-age=60")], ["private, max-age=60"]),
+    ],
+)  # fmt: skip
+def test_no_cache_that_visitors_share_may_keep_an_answer_with_a_session(
+    make_service: Callable[..., Service],
+    ada: User,
+    clock: FakeClock,
+    sent: list[tuple[str, str]],
+    kept: list[str],
+) -> None:
+    def style_sheet(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/css"), *sent])
+        return [b"p { margin: 0 }"]
+
+    service = make_service(whitelist=("/static/*",))
+    with hosting(Hosted(app=Gate(style_sheet, service))) as port:
+        client = Gated(service, port).client(ada, remember=True)
+        clock.move(hours=20)
+        first, second = client.get("/static/x.css"), client.get("/static/x.css")
+    assert len(first.all("Set-Cookie")) == 1
+    assert first.all("Cache-Control") == kept
+    assert first.all("CDN-Cache-Control") == first.all("Surrogate-Control") == []
+    assert second.all("Set-Cookie") == []
+    assert [second.all(name) for name, _ in sent] == [[value] for _, value in sent], (
+        "as the application sent it"
+    )
+>>>>>>> x-attack
 
 
 def test_a_refusal_of_the_gate_moves_the_cookie_with_the_session(

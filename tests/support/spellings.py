@@ -17,7 +17,7 @@ TRICKS = """
     {p}~ {p}* /*{p} {p}%23 {p}%3f {p}%3b {p}%25 {p}%252f /%252f{p} {o}/%252e%252e{p} {o}/..%252f{p} {o}%252f..{p}
     http://evil.example{p} HTTP://evil.example{p} http://{p} https://127.0.0.1{p} //evil.example{p} evil.example{p}
     file://{p} *{p} ?{p} {o}?{p} {o}%3f{p} {o}%23{p} {o}{p} {o}/{p} /%ef%bc%8f{p} /%e2%80%a5{p} {o}/%ef%bc%8e%ef%bc%8e{p}
-    {o}/%e2%80%a5{p} {p}%cc%81 /%u002f{p} {p}%u002e {p}%zz {p}% {p}%2
+    {o}/%e2%80%a5{p} {p}%cc%81 /%u002f{p} {p}%u002e {o}/%u002e%U002e{p} {p}%zz {p}% {p}%2
     """.split()  # noqa: SIM905 - a list of so many would be all quotes
 
 
@@ -30,6 +30,7 @@ def other_spellings(path: str, opened: str) -> list[str]:
         path.title(),
         hexed,
         hexed.replace("%", "%25"),
+        hexed.replace("%", "%u00"),
         "".join(f"%{byte:02x}" for byte in wide.encode()),
         path.replace("/", "//"),
         path.replace("/", "/./"),
@@ -49,7 +50,7 @@ NOISE = ["%3f", "%23", "%09", "%20", "%0a", "%00", "%2509", "%253f", "%c2%a0", "
 
 # Parts of which a property test builds paths.
 PIECES = ["/", "/", "/", "docs", "about", "login", "shop", "view", "admin", "..", ".", "%2f", "%2e", "%5c", "%252f", "%252e",
-          "%3b", "\\", ";", ";x", "*", "\udcff", "\u2025", "\uff0e", "\uff0f", "\u0301", "\u017f", "A",
+          "%3b", "%u002e", "%u0061dmin", "\\", ";", ";x", "*", "\udcff", "\u2025", "\uff0e", "\uff0f", "\u0301", "\u017f", "A",
           *NOISE, *(f"/..{noise}/" for noise in NOISE), *(f"/.{noise}./" for noise in NOISE)]  # fmt: skip
 
 
@@ -63,6 +64,7 @@ def readings(path: str) -> Iterator[str]:
     forms = {path}
     for _ in range(3):
         forms |= {unquote(form) for form in forms}
+        forms |= {re.sub("%[uU]([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), form) for form in forms}
         forms |= {form.replace("\\", "/") for form in forms}
         forms |= {re.sub(r";[^/]*", "", form) for form in forms}
         forms |= {unicodedata.normalize("NFKC", form) for form in forms}

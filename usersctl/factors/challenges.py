@@ -37,8 +37,12 @@ class Challenges(NamedTuple):
             digest(each).hex() for each in bound_to
         }
 
-    def spend(self, tx: Transaction, challenge: bytes) -> bool:
-        """In the transaction of its effect. False if it was used before, also in parallel."""
+    def spend(self, tx: Transaction, challenge: bytes, user_id: int | None = None) -> bool:
+        """In the transaction of its effect. False if it was used before, also in parallel. `user_id`: whose use it is."""
         return tx.add_one_time_token(
-            digest(challenge.decode("latin-1")), Purpose.PASSKEY_SPENT, None, "", LIFETIME
+            digest(challenge.decode("latin-1")), Purpose.PASSKEY_SPENT, user_id, "", LIFETIME
         )
+
+    def spent_by(self, tx: Transaction, user_id: int) -> int:
+        """How many uses of the account's passkeys there were within the time that a challenge is good for."""
+        return tx.count_one_time_tokens(Purpose.PASSKEY_SPENT, user_id, LIFETIME)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from usersctl.errors import Inactive, Invalid, InvalidPasskey, NotFound, PasskeyRefused, Taken
+from usersctl.errors import Inactive, Invalid, InvalidPasskey, NotFound, PasskeyRefused, Taken, TooMany
 from usersctl.factors import changes, webauthn
 from usersctl.factors.challenges import LIFETIME, TO_ADD, TO_USE, Challenges
 from usersctl.factors.enrolment import Factors, as_json
@@ -21,6 +21,9 @@ from usersctl.store.transaction import Transaction
 from usersctl.ways_in import LAST_WAY, ways_into
 
 MOST_PASSKEYS = 20  # of one account
+# Uses of an account's passkeys in ten minutes. A sign-in with one costs no hash of a password, and leaves rows: without a
+# limit, a program fills the disk.
+MOST_USES = 300
 
 T = TypeVar("T")
 
@@ -233,7 +236,10 @@ class Passkeys(NamedTuple):
     def _count(self, tx: Transaction, use: Use, by: Actor) -> str:
         """Why this use does not count, else "". The owner of what may be a copy gets an email, in this transaction."""
         passkey, assertion = use
-        if not self.challenges.spend(tx, assertion.challenge):
+        is_limited = self.factors.settings.limits_enabled
+        if is_limited and self.challenges.spent_by(tx, passkey.user_id) >= MOST_USES:
+            raise TooMany("Too many requests, please try again later", retry_after=60)
+        if not self.challenges.spend(tx, assertion.challenge, passkey.user_id):
             return "it was used before"
         if tx.use_passkey(passkey.id, assertion.sign_count, synced=assertion.synced):
             return ""

@@ -144,9 +144,14 @@ class EmailQueue:
         user_id = user and user.id
         recent, today = tx.count_recent_emails(kind.name, user_id, email, WITHIN, DAY)
         too_many = recent >= AT_MOST or today >= AT_MOST_A_DAY
-        if too_many and (recent < AT_MOST or kind.purpose is Purpose.NOT_ME):
+        is_needed = kind.purpose is not None  # for its link
+        if too_many and is_needed and (recent < AT_MOST or kind.purpose is Purpose.NOT_ME):
             purpose, since = sent_as(kind, user).purpose, stamp(tx.now - kind.stale_after)
             too_many = tx.has_link(kind.name, purpose, user_id, email, since=since)
+            if kind is CONFIRM_NEW_EMAIL:
+                # A user who takes the claim back ends the link, as often as they like.
+                lately = stamp(tx.now - kind.lifetime)
+                too_many = too_many or tx.was_written_to(kind.name, user_id, email, since=lately)
         if kind in ALWAYS_SENT:
             too_many = False
         enrolment = None if about is None else str(about)

@@ -51,6 +51,11 @@ class Outbox(Statements):
         counted: tuple[int, ...] = self._run(statement, values).fetchone()
         return counted
 
+    def was_written_to(self, kind: str, user_id: int | None, email: str, *, since: str) -> bool:
+        """Whether an email of this kind went from this account to this address, or is about to."""
+        where = "email = ? AND user_id = ? AND kind = ? AND created_at > ? AND state <> 'dropped'"
+        return self._number(f"SELECT 1 FROM outbox WHERE {where} LIMIT 1", (email, user_id, kind, since)) == 1
+
     def due_email(self, due_by: str, webhook: str = "") -> int | None:
         """The email that is due longest."""
         where = "webhook = ? AND state = 'waiting' AND due_at <= ?"

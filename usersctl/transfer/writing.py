@@ -274,16 +274,15 @@ class Writing:
             self._catch_up()
         relinked, groups = self._relink(known, row), row.pop("groups", None)
         row.pop("identities", None)
-        recorded = _update(self.tx, known, row, relinked=relinked)
+        present = () if groups is None else self.tx.groups_of(known.id)
+        moves = groups is not None and set(groups) != set(present)
+        recorded = _update(self.tx, known, row, relinked=relinked, moves=moves)
         if recorded is not None:
             self.admins += recorded.get("role") == Role.ADMIN
             self.changes.append((known.id, known.email, recorded))
-        if groups is None:
-            return recorded is not None
-        present = self.tx.groups_of(known.id)
-        if set(groups) != set(present):
+        if moves:
             self.moves[known.id] = (known, present, groups)
-        return known.id in self.moves or recorded is not None
+        return moves or recorded is not None
 
     def _relink(self, known: User, row: dict[str, Any]) -> list[str]:
         """Gives the account the identities of the row, and returns their providers; those of others stay."""
@@ -319,9 +318,9 @@ class Writing:
 
 
 def _update(
-    tx: Transaction, known: User, row: dict[str, Any], *, relinked: list[str]
+    tx: Transaction, known: User, row: dict[str, Any], *, relinked: list[str], moves: bool
 ) -> dict[str, Any] | None:
-    """Returns what the audit trail records; None if nothing changed."""
+    """Returns what the audit trail records; None if nothing changed. `moves`: other groups follow, with rows of their own."""
     stored = tx.credentials_of(known.id)
     before = known._asdict() | {"password_hash": stored.password_hash if stored else UNUSABLE}
     row = _of_existing(known, row)
@@ -330,7 +329,7 @@ def _update(
         changes |= {"awaiting_confirmation": False, "delete_at": None}
         if not changes["active"]:
             changes |= NOT_INVITED
-    if not changes and not relinked:
+    if not changes and not relinked and not (moves and known.awaiting_confirmation):
         return None
     if known.awaiting_confirmation and "password_hash" not in row:
         # The person of the row may be another than the one who registered.
