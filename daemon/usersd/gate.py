@@ -4,11 +4,7 @@ application = Gate(application, build(settings))
 """
 
 import re
-<<<<<<< HEAD
-from collections.abc import Callable, Iterable
-=======
 from collections.abc import Callable, Iterable, Iterator
->>>>>>> x-attack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
     from usersd.embedded import Embedded
 
 WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-# The end of the headers that tell caches what to keep: also CDN-Cache-Control and its like, which count more for a CDN.
-_FOR_CACHES = ("cache-control", "surrogate-control")
 _KEY = "usersd.user"  # not HTTP_..., so no client can set it
 
 
@@ -75,11 +69,7 @@ class Gate:
             return self.app(environ, start_response)
 
         def start_with_cookie(status: str, headers: list[Header], *rest: Any) -> Any:
-<<<<<<< HEAD
-            return start_response(status, [*_private(headers), *request.new_cookies.values()], *rest)
-=======
             return start_response(status, [*_for_one(headers), *request.new_cookies.values()], *rest)
->>>>>>> x-attack
 
         return self.app(environ, start_with_cookie)
 
@@ -107,21 +97,6 @@ class Gate:
         return error_response(403, refusal.message)
 
 
-<<<<<<< HEAD
-def _private(headers: list[Header]) -> list[Header]:
-    """Those of a response that gets a cookie: a shared cache, which may keep cookies, would sign others in by it."""
-    words = [
-        word.strip()
-        for name, value in headers
-        if name.lower() == "cache-control"
-        for word in value.split(",")
-    ]
-    if not {"private", "no-store"}.isdisjoint(map(str.lower, words)):
-        return headers
-    kept = [word for word in words if not re.match(r"(public|s-maxage\b.*|)$", word, re.IGNORECASE)]
-    others = [header for header in headers if not header[0].lower().endswith(_FOR_CACHES)]
-    return [*others, ("Cache-Control", ", ".join(["private", *kept]))]
-=======
 def _for_one(headers: Iterable[Header]) -> Iterator[Header]:
     """A cache that visitors share may keep an answer with its cookie, which is a session, if the application lets it (RFC
     9111 7.3)."""
@@ -134,7 +109,6 @@ def _for_one(headers: Iterable[Header]) -> Iterator[Header]:
         yield name, value
     if not is_private:
         yield "Cache-Control", "private"
->>>>>>> x-attack
 
 
 def _known(request: Request) -> dict[str, Any] | None:

@@ -211,35 +211,6 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
-    ("sent", "expected"),
-    [
-        ([], "private"),
-        ([("Cache-Control", "public, max-age=3600")], "private, max-age=3600"),
-        ([("cache-control", "S-MaxAge=9"), ("Cache-Control", "Public,no-cache")], "private, no-cache"),
-        ([("Cache-Control", 'max-age=5, private="X, Y"')], 'private, max-age=5, private="X, Y"'),
-        ([("Cache-Control", "max-age=5"), ("CDN-Cache-Control", "max-age=9")], "private, max-age=5"),
-        ([("Cache-Control", "Private, max-age=5")], "Private, max-age=5"),
-        ([("Cache-Control", "no-store")], "no-store"),
-    ],
-)
-def test_no_shared_cache_keeps_the_cookie_that_the_gate_adds(
-    make_service: Callable[..., Service], ada: User, clock: FakeClock, sent: list[Any], expected: str
-) -> None:
-    def styles(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        start_response("200 OK", [("Content-Type", "text/css"), *sent])
-        return [b"p {}"]
-
-    service = make_service(whitelist=("/site.css",))
-    with hosting(Hosted(app=Gate(styles, service))) as port:
-        client = Gated(service, port).client(ada, remember=True)
-        clock.move(hours=20)
-        first, second = client.get("/site.css"), client.get("/site.css")
-    assert len(first.all("Set-Cookie")) == 1
-    assert (first.all("Cache-Control"), first.all("CDN-Cache-Control")) == ([expected], [])
-    assert second.all("Set-Cookie") == []
-    assert second.all("Cache-Control") == [value for name, value in sent if name.lower() == "cache-control"]
-=======
     ("sent", "kept"),
     [
         ([], ["private"]),
@@ -272,7 +243,6 @@ def test_no_cache_that_visitors_share_may_keep_an_answer_with_a_session(
     assert [second.all(name) for name, _ in sent] == [[value] for _, value in sent], (
         "as the application sent it"
     )
->>>>>>> x-attack
 
 
 def test_a_refusal_of_the_gate_moves_the_cookie_with_the_session(
