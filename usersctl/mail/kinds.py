@@ -148,7 +148,7 @@ class EmailQueue:
         if too_many and is_needed and (recent < AT_MOST or kind.purpose is Purpose.NOT_ME):
             purpose, since = sent_as(kind, user).purpose, stamp(tx.now - kind.stale_after)
             too_many = tx.has_link(kind.name, purpose, user_id, email, since=since)
-            if kind is CONFIRM_NEW_EMAIL:
+            if kind in (CONFIRM_NEW_EMAIL, APPROVE_NEW_EMAIL):
                 # A user who takes the claim back ends the link, as often as they like.
                 lately = stamp(tx.now - kind.lifetime)
                 too_many = too_many or tx.was_written_to(kind.name, user_id, email, since=lately)
