@@ -71,6 +71,22 @@ def test_what_a_user_types_stays_when_the_page_has_asked_for_the_address(site: S
     expect(ada.field("Email")).to_have_value("countess@example.com")
 
 
+def test_what_a_user_types_before_the_script_of_the_page_has_come_stays(site: Site, visit: Visit) -> None:
+    ada = visit(site)
+    ada.signs_in()
+    ada.context.add_init_script(
+        """new MutationObserver(() => {
+            const field = document.querySelector("#email");
+            if (field && field.value === field.defaultValue) field.value = "countess@example.com";
+        }).observe(document, {childList: true, subtree: true})"""
+    )
+    with ada.page.expect_response("**/api/users/me/email"):
+        ada.goes("/account")
+    ada.sees("this device")
+    ada.presses("Save")
+    ada.sees("Open the link in the email to countess@example.com")
+
+
 def test_a_user_without_a_password_reads_that_both_addresses_get_a_link(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.signs_in_by_provider(at="/login?redirect=/account")

@@ -1,7 +1,8 @@
 // --- the new address that waits for its proof ---
 
 const claimCard = $("#claim"), emailField = $("#email");
-let called = emailField?.value;
+// Not its value, which a user may have typed before this runs.
+let called = emailField?.defaultValue;
 
 async function showClaim() {
   if (!claimCard) return; // the account needs a second factor first
