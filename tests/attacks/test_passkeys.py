@@ -347,6 +347,23 @@ def test_wrong_passkeys_of_one_address_are_limited(here: Site, device: Authentic
     assert statuses == [401] * 60 + [429]
 
 
+@pytest.mark.slow
+def test_a_program_that_signs_in_with_a_passkey_all_day_fills_no_disk(
+    here: Site, ada: Person, clock: FakeClock
+) -> None:
+    grace = with_passkey(here.signed_in(here.add("grace")))
+
+    def signs_in(person: Person) -> int:
+        return use_passkey(here.client(), person.device, SIGN_IN).status
+
+    answers = [signs_in(ada) for _ in range(MOST_USES + 10)]
+    assert answers == [200] * MOST_USES + [429] * 10
+    assert signs_in(grace) == 200, "another account at the same address"
+    assert use_passkey(ada.client, ada.device, CONFIRM).status == 429
+    clock.move(minutes=10)
+    assert signs_in(ada) == 200
+
+
 def test_no_challenge_credential_or_reason_is_told_to_a_client(here: Site, ada: Person) -> None:
     reply = use_passkey(here.client(), ada.device, origin="https://evil.example.com")
     assert reply.json == {"statusCode": 401, "statusMessage": "Invalid passkey"}
@@ -415,20 +432,3 @@ def test_no_mutated_new_passkey_is_an_error_of_the_server(make_site: Callable[..
         assert reply.status in (200, 400), reply.status
         if reply.status == 200:
             assert client.delete(f"{OWN}/{reply.json['passkey']['id']}").status == 200
-
-
-@pytest.mark.slow
-def test_a_program_that_signs_in_with_a_passkey_all_day_fills_no_disk(
-    here: Site, ada: Person, clock: FakeClock
-) -> None:
-    grace = with_passkey(here.signed_in(here.add("grace")))
-
-    def signs_in(person: Person) -> int:
-        return use_passkey(here.client(), person.device, SIGN_IN).status
-
-    answers = [signs_in(ada) for _ in range(MOST_USES + 10)]
-    assert answers == [200] * MOST_USES + [429] * 10
-    assert signs_in(grace) == 200, "another account at the same address"
-    assert use_passkey(ada.client, ada.device, CONFIRM).status == 429
-    clock.move(minutes=10)
-    assert signs_in(ada) == 200

@@ -1,21 +1,18 @@
-"""db backup and verify while the daemon runs: complete or not at all, with a message for every problem."""
+"""db backup while the daemon runs: complete or not at all, and dated ones that replace the oldest."""
 
 import os
 import re
-import shutil
-import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.backups import emails, names, saved
-from support.commands import OPERATOR, Command, by_hand
+from support.backups import emails, names
+from support.commands import Command, by_hand
 from support.databases import held
 from support.factors import add_authenticator_apps
 from support.old_databases import old_database
@@ -200,6 +197,19 @@ def test_a_backup_works_without_hard_links(
         service.store.copy(tmp_path / "saved.db")
 
 
+def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> None:
+    old_database(tmp_path / "users.db")
+    store = open_store(tmp_path / "users.db")
+    store.close()
+    assert store.migrated is not None
+    assert store.migrated.backup.stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == {"users.db", store.migrated.backup.name}
+    with backup.checked_copy(store.migrated.backup) as (report, _copy):
+        assert (report.counts["users"], report.problems) == (1, [])
+    with pytest.raises(StoreUnusable), backup.checked_copy(tmp_path / "nothing"):
+        pass
+
+
 # --- dated backups ---
 
 
@@ -338,198 +348,6 @@ def test_an_interrupted_verification_leaves_the_older_backups_and_nothing_else(
     with pytest.raises(how):
         dated(folder, 1).add(service.store, utc_now(), quiet)
     assert sorted(folder.iterdir()) == before
-
-
-# --- verify ---
-
-
-@pytest.mark.sqlite  # verifies the file in use
-@pytest.mark.usefixtures("ada")
-def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
-    file = saved(usersctl)
-    file.chmod(0o400)
-    before, stat = file.read_bytes(), file.stat()
-    printed = usersctl.ok("db", "verify", file, "--json").json
-    assert (printed["sound"], printed["accounts"], printed["audit_rows"], printed["problems"]) == (
-        True,
-        1,
-        1,
-        [],
-    )
-    assert len(printed["audit_head"]) == 64
-    assert (file.read_bytes(), file.stat().st_mtime_ns) == (before, stat.st_mtime_ns)
-    assert names(usersctl.folder) == {"saved.db", "users.db", "users.toml"}
-    assert not list(usersctl.folder.glob("saved.db-*"))
-
-
-@pytest.mark.parametrize(
-    ("check", "statement"),
-    [
-        (
-            "foreign keys",
-            "INSERT INTO auth_tokens (user_id, token_hash, kind, name, created_at) VALUES (99, x'00', 'api', '', '')",
-        ),
-        ("schema", "DROP INDEX auth_tokens_by_user"),
-        ("schema", "DROP TRIGGER users_counted_out"),
-        ("schema", "CREATE TRIGGER back_door AFTER INSERT ON auth_tokens BEGIN SELECT 1; END"),
-        ("schema", "CREATE INDEX back_door ON user_search_idx (segid)"),
-        ("schema", "ALTER TABLE users ADD COLUMN more TEXT"),
-        ("schema", "DROP TABLE audit_head"),
-        ("schema", "DROP TABLE users"),
-        ("counts", "UPDATE user_counts SET n = n + 1 WHERE role = 'admin'"),
-        ("counts", "DELETE FROM user_counts"),
-        ("audit", "UPDATE audit SET actor = 'somebody else'"),
-        ("audit", "DELETE FROM audit"),
-    ],
-)
-def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
-    service: Service, add: Callable[..., User], tmp_path: Path, check: str, statement: str
-) -> None:
-    add("ada", role="admin")
-    file = tmp_path / "saved.db"
-    service.store.copy(file)
-    by_hand(file, statement)
-    with backup.checked_copy(file) as (report, _copy):
-        assert check in {problem.check for problem in report.problems}, report
-        assert all(problem.message for problem in report.problems)
-
-
-def test_what_another_application_keeps_beside_the_tables_is_no_fault(
-    service: Service, add: Callable[..., User], tmp_path: Path
-) -> None:
-    add("ada")
-    file = tmp_path / "saved.db"
-    service.store.copy(file)
-    by_hand(
-        file,
-        "CREATE TABLE songs (title TEXT, user_id REFERENCES users (id))",
-        "CREATE INDEX songs_by_title ON songs (title)",
-        "CREATE VIRTUAL TABLE song_search USING fts5 (title)",
-        "CREATE TRIGGER songs_searched_in AFTER INSERT ON songs BEGIN INSERT INTO song_search VALUES (new.title); END",
-        "CREATE VIEW singers AS SELECT name FROM users",
-        "CREATE TRIGGER singers_in INSTEAD OF INSERT ON singers BEGIN SELECT 1; END",
-    )
-    with backup.checked_copy(file) as (report, _copy):
-        assert report.problems == []
-
-
-@pytest.mark.sqlite  # pages of a file
-@pytest.mark.usefixtures("ada")
-def test_verify_finds_a_flipped_page(usersctl: Command) -> None:
-    usersctl.add(*(f"user{number}" for number in range(20)))
-    file = saved(usersctl)
-    with closing(sqlite3.connect(f"file:{file}?immutable=1", uri=True)) as db:
-        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'users_by_name'").fetchone()
-    content = bytearray(file.read_bytes())
-    content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
-    file.write_bytes(content)
-    done = usersctl("db", "verify", file)
-    assert (done.code, done.stdout.startswith("integrity: ")) == (7, True), done
-    assert "is not sound" in done.stderr
-    refused = usersctl("db", "restore", file, "--yes")
-    assert (refused.code, refused.stdout) == (6, "")
-    assert "is not sound, and was not restored" in refused.stderr
-    assert len(emails(usersctl.database)) == 21
-    assert not list(usersctl.folder.glob("*.before-*"))
-
-
-@pytest.mark.parametrize(
-    ("make", "printed"),
-    [
-        (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.write_text("a letter, and no database at all " * 200), "is not a database"),
-        (lambda path: by_hand(path, "CREATE TABLE songs (title)"), "is not a database of usersctl"),
-        (lambda path: by_hand(path, "PRAGMA application_id = 7"), "is empty"),
-    ],
-)
-def test_verify_refuses_a_file_that_is_not_a_backup(
-    tmp_path: Path, make: Callable[[Path], object], printed: str
-) -> None:
-    file = tmp_path / "odd.db"
-    make(file)
-    before = file.read_bytes()
-    with backup.checked_copy(file) as (report, _copy):
-        (problem,) = report.problems
-    assert (problem.check, printed in problem.message, str(file) in problem.message) == ("file", True, True)
-    assert file.read_bytes() == before
-    assert names(tmp_path) == {"odd.db"}
-
-
-@pytest.mark.usefixtures("ada")
-def test_verify_of_a_missing_or_unreadable_file_ends_with_exit_code_6(usersctl: Command) -> None:
-    done = usersctl("db", "restore", ".")
-    assert (done.code, "cannot be read" in done.stderr) == (6, True), done
-    with pytest.raises(StoreUnusable, match="cannot be read"):
-        backup.checked_copy(usersctl.folder / "nothing.db").__enter__()
-    os.mkfifo(usersctl.folder / "pipe")
-    for name in ("pipe", "/dev/zero"):  # neither ever ends
-        with pytest.raises(StoreUnusable, match="is a pipe or a device"):
-            backup.checked_copy(usersctl.folder / name).__enter__()
-
-
-@pytest.mark.usefixtures("ada")
-def test_verify_checks_the_database_in_use(usersctl: Command) -> None:
-    assert usersctl.ok("db", "verify").stdout.startswith(
-        f"{usersctl.database} is sound: 1 account, 1 audit row "
-    )
-    by_hand(usersctl.database, "DELETE FROM user_counts")
-    done = usersctl("db", "verify", "--json")
-    assert done.code == 7
-    assert done.json["problems"] == [
-        {"check": "counts", "message": "user_counts has 0 active accounts of role admin, but there are 1"}
-    ]
-
-
-@pytest.mark.sqlite  # the log of a file
-def test_verify_reads_the_write_ahead_log_of_a_copied_database(
-    add: Callable[..., User], tmp_path: Path
-) -> None:
-    add("ada")
-    (tmp_path / "copy").mkdir()
-    for suffix in ("", "-wal"):
-        shutil.copy(f"{tmp_path / 'users.db'}{suffix}", f"{tmp_path / 'copy' / 'users.db'}{suffix}")
-    with backup.checked_copy(tmp_path / "copy" / "users.db") as (report, _copy):
-        assert (report.counts["users"], report.problems) == (1, [])
-
-
-@pytest.mark.sqlite  # an older file
-def test_a_backup_of_an_older_version_is_upgraded_and_checked(usersctl: Command) -> None:
-    old = usersctl.folder / "old.db"
-    old_database(old)
-    before = old.read_bytes()
-    with backup.checked_copy(old) as (report, _copy):
-        assert (report.counts["users"], report.counts["audit"], report.problems) == (1, 0, [])
-    usersctl.ok("db", "restore", old, "--yes")
-    assert emails(usersctl.database) == ["ada@example.com"]
-    assert old.read_bytes() == before
-    assert names(usersctl.folder) == {"old.db", "users.db", "users.toml"}
-
-
-@pytest.mark.sqlite  # verifies the file in use
-def test_verify_checks_the_database_in_use_in_place_also_by_its_name(usersctl: Command, ada: User) -> None:
-    """A copy would be torn if another process writes meanwhile."""
-    with usersctl.service() as service:
-        service.accounts.update(
-            ada.id, name="A", by=OPERATOR
-        )  # in the write-ahead log, which only SQLite reads
-        (usersctl.folder / "other name").symlink_to(usersctl.database)
-        for name in (usersctl.database, "other name"):
-            assert usersctl.ok("db", "verify", name, "--json").json["problems"] == []
-        printed = usersctl.ok("db", "verify", "other name", env={"TMPDIR": "/nowhere"})
-    assert "sound" in printed.stdout
-
-
-def test_a_migration_keeps_the_old_database_like_a_backup(tmp_path: Path) -> None:
-    old_database(tmp_path / "users.db")
-    store = open_store(tmp_path / "users.db")
-    store.close()
-    assert store.migrated is not None
-    assert store.migrated.backup.stat().st_mode & 0o777 == 0o600
-    assert names(tmp_path) == {"users.db", store.migrated.backup.name}
-    with backup.checked_copy(store.migrated.backup) as (report, _copy):
-        assert (report.counts["users"], report.problems) == (1, [])
-    with pytest.raises(StoreUnusable), backup.checked_copy(tmp_path / "nothing"):
-        pass
 
 
 # --- the key of authenticator apps ---

@@ -3,7 +3,8 @@
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
 from urllib.parse import unquote
 
 # Spellings that some server takes for the path `p`; `o` is an open path.
@@ -74,3 +75,47 @@ def readings(path: str) -> Iterator[str]:
         forms |= {form.encode("utf-8", "surrogateescape").decode("utf-8", "ignore") for form in forms}
     for form in forms:
         yield "/" + posixpath.normpath(form).lstrip("/")
+
+
+# --- a site with rules, and how its proxy asks ---
+
+VERIFY = "/api/users/auth/verify"
+HERE = (ip_network("127.0.0.1"),)
+WHITELIST = ("/about", "/docs/*", "/shop/*/view")
+RULES = (("/admin/*", "admin"), ("/docs/drafts/*", "admin"), ("/teams/*/secrets/*", "admin"))
+CLOSED = ["/admin", "/docs/drafts/7", "/teams/7/secrets"]
+
+Ask = Callable[[str], dict[str, str]]
+ASKS: list[Ask] = [
+    lambda target: {"X-Original-URL": target, "X-Original-Method": "GET"},
+    lambda target: {
+        "X-Forwarded-Uri": target,
+        "X-Forwarded-Method": "GET",
+        "X-Forwarded-Host": "site.example",
+    },
+]
+
+
+def may_be(path: str, closed: str) -> bool:
+    """Whether somebody may take one for the other, or for what is below it: by any reading, in any letter case, without
+    accents, with a suffix."""
+    wanted = _bare(closed)
+    for reading in readings(path):
+        for form in (reading, re.split(r"[?#\0]", reading)[0]):
+            bare = _bare(re.sub(r"(?<=[^/])\.[^/]*", "", form))
+            if bare == wanted or bare.startswith(wanted + "/"):
+                return True
+    return False
+
+
+def _bare(path: str) -> str:
+    folded = unicodedata.normalize("NFKD", path).upper().lower()
+    plain = "".join(
+        c for c in unicodedata.normalize("NFKD", folded) if unicodedata.category(c)[0] not in "MC"
+    )
+    return re.sub(r"\s*/+\s*", "/", plain).strip().rstrip("/")
+
+
+def spellings(closed: str) -> list[str]:
+    """All except the very long ones, which a header cannot hold."""
+    return [target for target in other_spellings(closed, "/docs") if len(target) < 1000]
