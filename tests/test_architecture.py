@@ -41,7 +41,7 @@ CORE = {
     "scopes": "errors",
     "networks": "config errors",
     "foreign_hashes": "",
-    "passwords": "config errors foreign_hashes models",
+    "passwords": "config errors folding foreign_hashes models",
     "store": "clock deadline errors fields folding models ownership secrets store.conninfo text",
     "store.conninfo": "errors",
     "permissions": "clock errors models store",

@@ -43,8 +43,13 @@ def folded_address(email: str | None) -> str | None:
     """The folded Unicode form of an address; None if it is the address itself, as of nearly all."""
     if email is None or (email.isascii() and "xn--" not in email):
         return None
+    return folded(as_typed(email))
+
+
+def as_typed(email: str) -> str:
+    """With the domain in the letters of its language."""
     local, at, domain = email.rpartition("@")
-    return folded(local + at + ".".join(map(_unicode_label, domain.split("."))))
+    return local + at + ".".join(map(_unicode_label, domain.split(".")))
 
 
 def _unicode_label(label: str) -> str:

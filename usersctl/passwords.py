@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from usersctl.config import Settings
 from usersctl.config.providers import host_of
 from usersctl.errors import Busy, Invalid
+from usersctl.folding import as_typed
 from usersctl.models import UNUSABLE, Credentials, Newcomer, User
 
 if TYPE_CHECKING:
@@ -269,11 +270,7 @@ def _refuse_common(settings: Settings, folded: str, owner: User | Newcomer) -> N
 def _own_addresses(owner: User | Newcomer) -> Iterator[str]:
     """The known address and the one that the owner claims: whole, as people type its domain, and the part before the @."""
     for email in (owner.email, owner.called):
-        local, _, domain = email.partition("@")
-        typed = re.sub(
-            r"\bxn--([a-z0-9-]+)", lambda label: label[1].encode().decode("punycode", "replace"), domain
-        )
-        yield from (email, f"{local}@{typed}", local)
+        yield from (email, as_typed(email), email.partition("@")[0])
 
 
 def _names_of_service(settings: Settings) -> set[str]:

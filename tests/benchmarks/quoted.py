@@ -156,7 +156,7 @@ ROWS = (
         "session check on PostgreSQL while 32 clients log in, 1 connection; 16",
         "itself without logins",
         f"≥ 0.75 {RATE}, 99 of 100 within 20 ms",
-        "{:.2f}, {:.0f} ms; {:.2f}, {:.0f} ms",
+        "{:.2f}, {:.1f} ms; {:.2f}, {:.1f} ms",
         (
             "postgres: session check, 1 connection, while 32 clients log in: beside itself when all is quiet",
             "postgres: session check, 1 connection, while 32 clients log in: 99 of 100 within",
@@ -196,7 +196,7 @@ ROWS = (
         "`usersctl list --json`, 1,000 users",
         BARE_COMMAND,
         "≤ 2.2 times",
-        "{:.1f}",
+        "{:.2f}",
         ("command: usersctl list --json of 1,000 users: beside the bare one",),
     ),
     Row(

@@ -37,7 +37,11 @@ def cleanup_tokens(
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only count the tokens.")] = False,
 ) -> None:
-    """Remove expired tokens. Made for cron, and safe at any time, also while the daemon runs."""
+    """Remove expired tokens. Made for cron, and safe at any time, also while the daemon runs.
+
+    It also removes what else has had its time: accounts that their owners deleted, or never confirmed, and emails that
+    were finished a week ago.
+    """
     run = invocation(ctx)
     service = run.service(write=not dry_run)
     if dry_run:

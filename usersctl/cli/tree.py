@@ -344,5 +344,5 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
         if command := command_for(run.words, _first_words()):
             message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
     for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
-        message = re.sub(f"a valid {typers_words}( range)?", ours, message)
+        message = re.sub(rf"a valid {typers_words}( range)?\b", ours, message)
     run.out.error(TyperException(message), code="usage", hint=hint)

@@ -63,11 +63,10 @@ class FolderSender:
 
     def _place(self, number: int, message_id: str) -> Path:
         """That of the same email, if it was written before; else a free one."""
-        place = self.folder / f"{number}.eml"
-        if number == TEST or not place.exists():
-            return place
-        free = (path for path in _places(self.folder, number) if not path.exists())
-        return find(self.folder, number, message_id) or next(free)
+        places = (self.folder / name for name in _names(number))
+        if number == TEST:
+            return next(places)
+        return find(self.folder, number, message_id) or next(path for path in places if not path.exists())
 
     def _make_folder(self) -> None:
         is_new = not self.folder.is_dir()
@@ -89,10 +88,10 @@ class FolderSender:
                 give_to(self.beside.stat(), handle)
 
 
-def _places(folder: Path, number: int) -> Iterator[Path]:
-    yield folder / f"{number}.eml"
+def _names(number: int) -> Iterator[str]:
+    yield f"{number}.eml"
     for other in count(2):
-        yield folder / f"{number}-{other}.eml"
+        yield f"{number}-{other}.eml"
 
 
 def find(folder: Path, number: int, message_id: str) -> Path | None:
