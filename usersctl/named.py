@@ -4,7 +4,6 @@ A command defines some fifty before it begins, and with those of `typing` that w
 """
 
 import sys
-from collections import namedtuple
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
@@ -26,9 +25,12 @@ else:
         """Stands in for that of `typing`, which the type checker sees in its place."""
 
         def __new__(cls, *values: Any, **named_values: Any) -> Self:
-            named = namedtuple(cls.__name__, cls._fields, defaults=cls._field_defaults.values())  # noqa: PYI024
-            cls.__new__ = named.__new__
-            return named.__new__(cls, *values, **named_values)
+            fields = ", ".join(cls._fields)
+            # As `namedtuple` does it, which makes a whole class for it, for as much time again.
+            new = eval(f"lambda _cls, {fields}: _make(_cls, ({fields},))", {"_make": tuple.__new__})  # noqa: S307
+            new.__defaults__ = tuple(cls._field_defaults.values())
+            cls.__new__ = new
+            return new(cls, *values, **named_values)
 
         @classmethod
         def _make(cls, values: Iterable[Any]) -> Self:

@@ -3,7 +3,7 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from usersctl.config import values
@@ -14,6 +14,17 @@ from usersctl.identity_headers import DEFAULT as IDENTITY_HEADERS
 from usersctl.models import OAUTH, Role
 from usersctl.named import NamedTuple
 from usersctl.store.conninfo import Conninfo, Database
+
+if TYPE_CHECKING:
+    from typing import Annotated
+else:
+
+    class Annotated:
+        """Stands in for that of `typing`, which took a millisecond of each start for these keys: the key alone is left."""
+
+        def __class_getitem__(cls, parts: tuple[Any, "Key"]) -> "Key":
+            return parts[1]
+
 
 # The roles whose users must have a second factor, by auth.secondFactor.
 _WITH_FACTOR: dict[str, frozenset[str]] = {
@@ -344,9 +355,9 @@ class Settings(NamedTuple):
 
 
 KEYS: dict[str, Key] = {
-    hint.__metadata__[0].name: hint.__metadata__[0]._replace(field=field)
+    hint.name: hint._replace(field=field)
     for field, hint in Settings.__annotations__.items()
-    if hasattr(hint, "__metadata__")
+    if isinstance(hint, Key)
 }
 VARIABLES: dict[str, Key] = {variable: key for key in KEYS.values() if key.env for variable in key.variables}
 
