@@ -175,9 +175,10 @@ class App:
         return result if isinstance(result, Response) else as_json(result)
 
     def _limit(self, request: Request, route: Route) -> None:
+        if route.limit is None or route.judges_first:
+            return
         try:
-            if route.limit is not None:
-                self.limits.check(route.limit, request.ip, request.user)
+            self.limits.check(route.limit, request.ip, request.user)
         except errors.TooMany:
             if route.spares is None or not route.spares(request, self.service):
                 raise

@@ -120,7 +120,7 @@ TABLE: tuple[Route, ...] = (
     Route("GET",    "/api/users/auth/oauth/redirect",      ANYONE,           NO,             oauth.redirect, Limit.WAYS_TO_PROVIDER, Lane.AWAY, signs_in=True),
     Route("GET",    CALLBACK_OF,                           ANYONE,           NO,             oauth.callback_of, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
     Route("GET",    CALLBACK,                              ANYONE,           NO,             oauth.callback, Limit.WAYS_BACK, Lane.AWAY, once=True, signs_in=True, event="oauth"),
-    Route("GET",    "/api/users/auth/verify",              ANYONE,           VERIFY,         verify.verify, Limit.FAILED_LOGINS, Lane.HERE, spares=verify.is_judged_first),  # the answer is the decision
+    Route("GET",    "/api/users/auth/verify",              ANYONE,           VERIFY,         verify.verify, Limit.FAILED_LOGINS, Lane.HERE, judges_first=True),  # the answer is the decision
     Route("GET",    "/_tasks/",                            OPERATOR,         TASKS,          tasks.list_tasks),
     Route("POST",   "/_tasks/users:cleanup-tokens",        OPERATOR,         TASKS,          tasks.cleanup_tokens, event="cleanup-tokens"),
     Route("GET",    "/api/users/openapi.json",             ANYONE,           NO,             reference.as_document),

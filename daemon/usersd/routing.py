@@ -77,6 +77,8 @@ class Route(NamedTuple):
     is_probe: bool = False  # called every few seconds by a machine: no line in the log while all is well
     # True for a request that the limit does not stop.
     spares: Callable[[Request, Service], bool] | None = None
+    # The limit stops no request before its credentials are known to be wrong.
+    judges_first: bool = False
 
 
 def configured(table: Iterable[Route], settings: Settings) -> list[Route]:

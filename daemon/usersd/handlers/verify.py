@@ -195,11 +195,6 @@ def _second_factor_first(request: Request, original: Original, status: int, page
     return error_response(status, "Second factor required", ("Location", way), (CHALLENGE, _INSUFFICIENT))
 
 
-def is_judged_first(_request: Request, _service: Service) -> bool:
-    """The limit on failed logins stops no request before its credentials are known to be wrong."""
-    return True
-
-
 def _signs_in_wrongly(request: Request, service: Service) -> bool:
     """Signs in by Basic credentials, an email and an API token, if the configuration allows that. True if they are wrong,
     for the same work."""
