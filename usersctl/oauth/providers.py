@@ -161,7 +161,7 @@ class OpenIdProvider(CodeFlow):
         profile = Profile(
             _subject(said.get("sub")),
             _text(said.get("email")) or "",
-            said.get("email_verified", self.settings.trusts_email) is True,
+            _is_true(said.get("email_verified", self.settings.trusts_email)),
             _text(said.get("name")),
             _text(said.get("picture")),
         )
@@ -288,6 +288,11 @@ def _subject(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[ -~]{1,255}", value):
         raise refused("the provider's profile has no usable id")
     return value
+
+
+def _is_true(value: Any) -> bool:
+    """Some providers, Cognito for one, send a boolean as text."""
+    return value is True or value == "true"
 
 
 def _text(value: Any) -> str | None:
