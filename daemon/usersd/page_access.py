@@ -35,14 +35,20 @@ class Whitelist:
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         opened = patterns + (WITH_REGISTRATION if REGISTRATION in patterns else ())
-        self._exact = frozenset(pattern for pattern in opened if "*" not in pattern)
-        self._wild = [pattern.split("/") for pattern in opened if "*" in pattern]
+        self._exact = frozenset(unquote(pattern) for pattern in opened if "*" not in pattern)
+        self._wild = [[_literal(part) for part in pattern.split("/")] for pattern in opened if "*" in pattern]
 
     def __contains__(self, path: str) -> bool:
         if path in self._exact:
             return True
         parts = path.split("/")
         return any(_matches(pattern, parts) for pattern in self._wild) and not _is_ambiguous(path)
+
+
+def _literal(part: str) -> str:
+    """A configuration writes a space as %20; but %2A is no wildcard."""
+    decoded = unquote(part)
+    return part if decoded == "*" else decoded
 
 
 LONGEST = 2000  # bytes of a path
