@@ -140,7 +140,10 @@ class PathRules:
 
 
 _PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
-_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl)")
+_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl|py|aspx?|ashx|asmx|jspx?|cfm)")
+_STREAM = re.compile(
+    r"::?\$"
+)  # to Windows, /admin::$DATA is the file, and /admin:$i30:$INDEX_ALLOCATION the folder
 
 
 def _as_served(parts: list[str]) -> Iterator[list[str]]:
@@ -174,7 +177,8 @@ def _folded(path: str) -> str:
 
 
 def _segments(path: str) -> list[str]:
-    return [name for part in re.split(r"[/\\]", path) if (name := part.partition(";")[0].strip())]
+    parts = (_STREAM.split(part.partition(";")[0], maxsplit=1)[0] for part in re.split(r"[/\\]", path))
+    return [name for part in parts if (name := part.strip())]
 
 
 def _stem(part: str) -> str:
