@@ -121,7 +121,7 @@ class EmailQueue:
         """Raises TooMany where `add` drops the email."""
         if not self.add(tx, kind, user, user.email):
             wait = int(WITHIN.total_seconds())
-            message = "Too many emails of this kind went to this user, please try again later"
+            message = f"Too many emails of this kind, please try again later: {user.email}"
             hint = f"see what went to {user.email} with: usersctl mail list"
             raise TooMany(message, retry_after=wait, hint=hint)
 
