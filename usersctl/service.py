@@ -146,7 +146,9 @@ class Service:
         from usersctl.sessions import Sessions
 
         uses = SessionUses(self.store)
-        return Sessions(self.store, self.hasher, self.throttle, self.devices, self.settings, uses)
+        return Sessions(
+            self.store, self.hasher, self.throttle, self.devices, self.settings, uses, self.emails
+        )
 
     @cached_property
     def cleaner(self) -> "Cleaner":

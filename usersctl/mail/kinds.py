@@ -44,6 +44,7 @@ ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
 # By the link to a provider: the password could be a stranger's.
 PASSWORD_ENDED = Kind("password-ended", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
+TOKEN_MADE = Kind("token-made", Purpose.NOT_ME, _NOTICE)  # an API token, in a session
 
 # Notices about second factors. The link of an enrolment takes that enrolment back.
 TOTP_ADDED = Kind("totp-added", Purpose.NOT_ME, _NOTICE)
@@ -74,6 +75,7 @@ KINDS = {
         ACCOUNT_LINKED,
         PASSWORD_ENDED,
         ACCOUNT_UNLINKED,
+        TOKEN_MADE,
         TOTP_ADDED,
         TOTP_REMOVED,
         PASSKEY_ADDED,
