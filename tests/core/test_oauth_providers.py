@@ -277,7 +277,7 @@ def test_an_answer_that_is_nested_deeper_than_the_library_reads_is_refused() -> 
 ODD_PROFILES: list[dict[str, Any]] = [
     *({"sub": value} for value in (None, 1, True, [], {}, "", "\x00", "a\nb", "ä", "\ud800", "x" * 256)),
     *({"email": value} for value in (None, 1, [], ["ada@example.com"], {}, "", "ada", "\ud800@example.com", "a@b.example, c@d.example", "x" * 200_000)),
-    *({"email_verified": value} for value in (None, False, "false", "True", 1, [], {}, "yes")),
+    *({"email_verified": value} for value in (None, False, "true", "True", 1, [], {}, "yes")),
 ]  # fmt: skip
 
 
@@ -291,11 +291,6 @@ def test_an_invalid_profile_ends_the_sign_in(visit: Visit, provider: Hostile) ->
         assert visit.failure() == "oauth_failed", missing
     with visit.site.service.store.read() as tx:
         assert list(tx.all_credentials()) == []
-
-
-def test_a_verified_address_may_be_called_so_in_text(visit: Visit, provider: Hostile) -> None:
-    provider.profile["email_verified"] = "true"
-    assert visit().header("Location") == "/"
 
 
 def test_an_invalid_name_or_picture_is_left_out(visit: Visit, provider: Hostile) -> None:
@@ -553,7 +548,7 @@ def test_an_address_without_a_word_about_its_verification_counts_only_if_the_ope
     make_visit: Callable[..., Visit], provider: Hostile
 ) -> None:
     visit = make_visit(oauth_issuer=provider.url, oauth_trusts_email=True)
-    for said in (False, None, "false", "True", 1, {}):
+    for said in (False, None, "false", "true", 1, {}):
         provider.profile["email_verified"] = said
         assert visit.failure() == "oauth_failed", said
     del provider.profile["email_verified"]

@@ -171,7 +171,7 @@ class OpenIdProvider(CodeFlow):
         profile = Profile(
             _subject(said.get("sub")),
             _text(said.get("email")) or "",
-            _is_true(said.get("email_verified", self.settings.trusts_email)),
+            said.get("email_verified", self.settings.trusts_email) is True,
             _text(said.get("name")),
             _text(said.get("picture")),
         )
@@ -306,11 +306,6 @@ def _subject(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[ -~]{1,255}", value):
         raise refused("the provider's profile has no usable id")
     return value
-
-
-def _is_true(value: Any) -> bool:
-    """Some providers, Cognito for one, send a boolean as text."""
-    return value is True or value == "true"
 
 
 def _text(value: Any) -> str | None:
