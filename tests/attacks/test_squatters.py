@@ -164,18 +164,6 @@ def test_an_import_that_changes_nothing_of_a_registration_leaves_its_password_an
     sign_in(site, "ada@example.com", OTHER)
 
 
-def test_an_import_that_skips_accounts_replaces_a_strangers_registration(site: OAuthSite) -> None:
-    assert registers(site, "ada@example.com", OTHER).status == 200
-    registered = site.service.accounts.find("ada@example.com")
-    imports(site, "skip", email="ada@example.com", confirmed="false")
-    assert site.service.accounts.find("ada@example.com").id == registered.id
-    imports(site, "skip", email="ada@example.com", name="Ada", role="admin", password=PASSWORD)
-    assert refused(site, "ada@example.com", OTHER)
-    sign_in(site, "ada@example.com")
-    imports(site, "skip", email="ada@example.com", role="user")
-    assert site.service.accounts.find("ada@example.com").role == Role.ADMIN
-
-
 @pytest.mark.parametrize("right", ["role", "group"])
 def test_rights_given_to_a_strangers_registration_come_to_the_reader_of_the_address(
     site: OAuthSite, right: str

@@ -124,6 +124,6 @@ def audit(site: OAuthSite) -> list[str]:
         return [row.action for row in tx.audit_rows()]
 
 
-def imports(site: OAuthSite, on_conflict: str = "update", **row: Any) -> None:
-    options = ImportOptions(on_conflict, dry_run=False, by=OPERATOR, report=print, progress=lambda *_: None)
+def imports(site: OAuthSite, **row: Any) -> None:
+    options = ImportOptions("update", dry_run=False, by=OPERATOR, report=print, progress=lambda *_: None)
     site.service.transfer.import_rows([("row 1", row)], options)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from usersctl.addresses import holder_of, make_free, overrule_registration
+from usersctl.addresses import holder_of, make_free
 from usersctl.credentials import shut_out
 from usersctl.errors import Invalid
 from usersctl.fields import name_of
@@ -211,9 +211,6 @@ class Writing:
             self._refuse(where, problem, hint)
         elif known is None:
             self._catch_up()
-            registered = holder_of(tx, row["email"])
-            if registered is not None:
-                overrule_registration(tx, registered, by=by)
             make_free(tx, self.emails, row["email"], by=by)
             self._add([row])
         elif self.options.on_conflict == "fail":
@@ -232,13 +229,10 @@ class Writing:
             self.skipped += 1
 
     def _holder(self, row: dict[str, Any]) -> User | None:
-        """A lapsed registration yields, unless the row is not confirmed either, or an earlier row has made it. So does any
-        other, where it would be kept as it is in the place of the person of the row."""
+        """A lapsed registration yields, unless the row is not confirmed either, or an earlier row has made it."""
         user = self.tx.user_by_email(row["email"])
-        if user is None or row.get("awaiting_confirmation") or self._is_new(user):
+        if user is not None and (row.get("awaiting_confirmation") or self._is_new(user)):
             return user
-        if user.awaiting_confirmation and self.options.on_conflict == "skip":
-            return None
         return holder_of(self.tx, row["email"])
 
     def _is_new(self, user: User) -> bool:
