@@ -20,7 +20,7 @@ from usersctl.mail.kinds import (
     UNDO,
     EmailQueue,
 )
-from usersctl.models import SYSTEM, Actor, Claim, User
+from usersctl.models import SYSTEM, UNUSABLE, Actor, Claim, User
 from usersctl.passwords import password_is_set
 from usersctl.store.transaction import Transaction
 
@@ -80,6 +80,13 @@ def overrule_registration(tx: Transaction, user: User, *, by: Actor, **details: 
     """An admin vouches for the address, which a stranger may have registered. Its reader decides."""
     tx.delete_user(user.id)
     tx.audit(by, "delete", user, unconfirmed=True, **details)
+
+
+def take_from_stranger(tx: Transaction, user: User, *, through: str, by: Actor) -> None:
+    """The reader of the address has shown up, and may not be who registered with it: that password must never work."""
+    if password_is_set(tx.credentials_of(user.id)):
+        tx.change_user(user.id, password_hash=UNUSABLE)
+        tx.audit(by, "replace-password", user, through=through)
 
 
 # --- an owner's change: a claim ---

@@ -1,9 +1,13 @@
 """The only reader of the clock. Moments are stored as ISO 8601 text in UTC, of one width, so that text sorts as time."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]
+
+CLOCKS_DIFFER = timedelta(
+    seconds=10
+)  # of two daemons: the doctor lets each differ from their server by half of that
 
 
 def utc_now() -> datetime:

@@ -1,18 +1,19 @@
 """Self-registration: an account that is inactive until its owner proves that they read its address."""
 
-from usersctl.addresses import make_free
+from usersctl.addresses import make_free, take_from_stranger
 from usersctl.config import Settings
 from usersctl.credentials import owner_of
 from usersctl.errors import Invalid
 from usersctl.fields import lookup_key, newcomer
 from usersctl.lockdown import refuse_in_lockdown
-from usersctl.mail.kinds import CONFIRM, EmailQueue
-from usersctl.models import Actor, Purpose, User
+from usersctl.mail.kinds import CONFIRM, RESET, EmailQueue
+from usersctl.models import Actor, Purpose, Role, User
 from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password
 from usersctl.permissions import admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
+from usersctl.ways_in import ways_into
 
 
 class Registration(NamedTuple):
@@ -64,8 +65,18 @@ class Registration(NamedTuple):
             if user is None or user.email != lookup_key(email) or not user.awaiting_confirmation:
                 raise Invalid("Invalid or expired confirmation link")
             tx.drop_links(user.id)
+            has_rights = user.role != Role.USER or tx.groups_of(user.id)
+            if has_rights and user.email_proven_at is None:
+                # They are meant for the reader of the address.
+                take_from_stranger(tx, user, through="confirmation", by=by)
             confirmed = tx.change_user(
                 user.id, active=True, awaiting_confirmation=False, email_proven_at=tx.now_text
             )
             tx.audit(by, "confirm-email", confirmed)
+            if not ways_into(tx, self.settings, user.id):
+                self.emails.add(tx, RESET, confirmed, confirmed.email)
             return confirmed
+
+    def has_way_in(self, user: User) -> bool:
+        with self.store.read() as tx:
+            return bool(ways_into(tx, self.settings, user.id))

@@ -62,9 +62,10 @@ def build(
 ) -> "Service":
     """A service on the database of the settings, which is created if it is missing, or on a store that is open already.
 
-    Its parts are there, because many threads will use it, but for those that hardly any request needs.
+    Its parts are there, because many threads will use it, but for those that hardly any request needs. It is there, too,
+    while the server of the database is away: an application is imported once, and would not try again.
     """
-    store = store or open_store(settings.database, create=True)
+    store = store or open_store(settings.database, create=True, may_be_away=True)
     service = Service(settings, store, now, send, admin_command, parts)
     for name, value in vars(Service).items():
         if isinstance(value, cached_property) and name not in LATE:
@@ -145,7 +146,9 @@ class Service:
         from usersctl.sessions import Sessions
 
         uses = SessionUses(self.store)
-        return Sessions(self.store, self.hasher, self.throttle, self.devices, self.settings, uses)
+        return Sessions(
+            self.store, self.hasher, self.throttle, self.devices, self.settings, uses, self.emails
+        )
 
     @cached_property
     def cleaner(self) -> "Cleaner":

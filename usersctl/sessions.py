@@ -21,6 +21,7 @@ from usersctl.errors import (
 )
 from usersctl.events import SIGN_IN
 from usersctl.lockdown import refuse_in_lockdown
+from usersctl.mail.kinds import TOKEN_MADE, EmailQueue
 from usersctl.models import (
     FACTOR_METHODS,
     UNKNOWN_CLIENT,
@@ -97,6 +98,7 @@ class Sessions(NamedTuple):
     devices: Devices
     settings: Settings
     uses: SessionUses
+    emails: EmailQueue
 
     # --- opened ---
 
@@ -475,6 +477,8 @@ class Sessions(NamedTuple):
             limits = {"scopes": scopes, "ranges": ranges}
             given = {limit: value for limit, value in limits.items() if value is not None}
             tx.audit(by, "create-token", user, token=session.id, name=name, expires_at=expires_at, **given)
+            if by.user_id == user_id:  # else an operator makes it, perhaps for a program
+                self.emails.add(tx, TOKEN_MADE, user, user.email)
             opened = Opened(token, session, user)
             tell(opened)
             return opened

@@ -124,8 +124,7 @@ def number(schema: Schema, default: int, description: str) -> Field[int]:
         most: int = schema["maximum"]
         if ID_PATTERN.fullmatch(value) and int(value) <= most:
             return int(value)
-        shown = f" to {most}" if most < 10**9 else ""
-        raise Invalid(f"{name} must be a whole number from 1{shown}")
+        raise Invalid(f"{name} must be a whole number from 1 to {most}")
 
     return Field(schema, default, check=check, description=description)
 

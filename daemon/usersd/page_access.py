@@ -35,14 +35,20 @@ class Whitelist:
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         opened = patterns + (WITH_REGISTRATION if REGISTRATION in patterns else ())
-        self._exact = frozenset(pattern for pattern in opened if "*" not in pattern)
-        self._wild = [pattern.split("/") for pattern in opened if "*" in pattern]
+        self._exact = frozenset(unquote(pattern) for pattern in opened if "*" not in pattern)
+        self._wild = [[_literal(part) for part in pattern.split("/")] for pattern in opened if "*" in pattern]
 
     def __contains__(self, path: str) -> bool:
         if path in self._exact:
             return True
         parts = path.split("/")
         return any(_matches(pattern, parts) for pattern in self._wild) and not _is_ambiguous(path)
+
+
+def _literal(part: str) -> str:
+    """A configuration writes a space as %20; but %2A is no wildcard."""
+    decoded = unquote(part)
+    return part if decoded == "*" else decoded
 
 
 LONGEST = 2000  # bytes of a path
@@ -134,7 +140,10 @@ class PathRules:
 
 
 _PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
-_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl)")
+_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl|py|aspx?|ashx|asmx|jspx?|cfm)")
+_STREAM = re.compile(
+    r"::?\$"
+)  # to Windows, /admin::$DATA is the file, and /admin:$i30:$INDEX_ALLOCATION the folder
 
 
 def _as_served(parts: list[str]) -> Iterator[list[str]]:
@@ -168,7 +177,8 @@ def _folded(path: str) -> str:
 
 
 def _segments(path: str) -> list[str]:
-    return [name for part in re.split(r"[/\\]", path) if (name := part.partition(";")[0].strip())]
+    parts = (_STREAM.split(part.partition(";")[0], maxsplit=1)[0] for part in re.split(r"[/\\]", path))
+    return [name for part in parts if (name := part.strip())]
 
 
 def _stem(part: str) -> str:

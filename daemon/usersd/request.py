@@ -30,6 +30,8 @@ _METHODS = ("HTTP_X_ORIGINAL_METHOD", "HTTP_X_FORWARDED_METHOD")
 ORIGINAL = (*_URLS, *_METHODS, "HTTP_X_FORWARDED_HOST")
 FORWARDING = ("HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
 
+# As Azure's gateway writes a client into X-Forwarded-For.
+_WITH_PORT = re.compile(r"([0-9.]+|\[[^]]*\]):[0-9]{1,5}", re.ASCII)
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
 ID_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
@@ -98,7 +100,9 @@ class Request:
         forwarded: str = self.environ.get("HTTP_X_FORWARDED_FOR", "")
         for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
             # Anything but an address is not believed; a zone may be any text, and is dropped.
-            normal = normal_address(hop.strip().strip("[]").partition("%")[0])
+            with_port = _WITH_PORT.fullmatch(hop.strip())
+            host = with_port[1] if with_port else hop.strip()
+            normal = normal_address(host.strip("[]").partition("%")[0])
             if normal is None:
                 break
             address = normal

@@ -103,7 +103,9 @@ def test_a_callback_works_once_even_if_the_provider_accepts_the_code_twice(
     assert (site.exchanges(), site.provider._codes) == (1, codes)  # it was not asked
 
 
-@pytest.mark.parametrize(("seconds", "comes_in"), [(599, True), (601, False), (86_400, False), (-1, False)])
+@pytest.mark.parametrize(
+    ("seconds", "comes_in"), [(599, True), (601, False), (86_400, False), (-10, True), (-11, False)]
+)
 def test_a_state_expires_after_ten_minutes(
     browser: Browser, clock: FakeClock, seconds: int, comes_in: bool
 ) -> None:

@@ -213,6 +213,17 @@ def test_a_challenge_ends_after_ten_minutes(here: Site, ada: Person, clock: Fake
     assert is_refused(browser.post(SIGN_IN, {"credential": credential}))
 
 
+def test_a_challenge_of_a_daemon_whose_clock_is_ahead_is_good(
+    here: Site, ada: Person, clock: FakeClock
+) -> None:
+    browser = here.client()
+    credential = ada.device.get(options(browser))
+    clock.move(seconds=-11)
+    assert is_refused(browser.post(SIGN_IN, {"credential": credential}))
+    clock.move(seconds=1)
+    assert browser.post(SIGN_IN, {"credential": credential}).status == 200
+
+
 @pytest.mark.parametrize("challenge", ["", "x", "a~b~c.d", "é", "x" * 5000])
 def test_a_challenge_that_the_service_did_not_give_is_refused(
     here: Site, ada: Person, challenge: str

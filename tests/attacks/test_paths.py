@@ -252,6 +252,23 @@ def test_whitelisted_paths_reach_the_application(make_service: Callable[..., Ser
 
 
 @pytest.mark.parametrize(
+    ("pattern", "path", "opened"),
+    [
+        ("/price%20list", "/price list", True),
+        ("/price%20list", "/price%20list", False),
+        ("/price%20list/*", "/price list/2026", True),
+        ("/%C3%A4/*/x", "/ä/b/x", True),
+        ("/docs/%2A/x", "/docs/a/x", False),
+        ("/docs/%2A/*", "/docs/a/x", False),
+    ],
+)
+def test_a_pattern_of_the_whitelist_may_be_written_as_in_an_address(
+    pattern: str, path: str, opened: bool
+) -> None:
+    assert (path in Whitelist((pattern,))) == opened
+
+
+@pytest.mark.parametrize(
     ("script", "path", "opened"),
     [
         ("/docs", "/x", True),

@@ -164,6 +164,38 @@ def test_an_import_that_changes_nothing_of_a_registration_leaves_its_password_an
     sign_in(site, "ada@example.com", OTHER)
 
 
+@pytest.mark.parametrize("right", ["role", "group"])
+def test_rights_given_to_a_strangers_registration_come_to_the_reader_of_the_address(
+    site: OAuthSite, right: str
+) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    ada = site.service.accounts.find("ada@example.com")
+    if right == "role":
+        site.service.accounts.update(ada.id, role=Role.ADMIN, by=OPERATOR)
+    else:
+        site.service.groups.create("staff", by=OPERATOR)
+        site.service.groups.add("staff", [ada.id], by=OPERATOR)
+    confirmed = confirms(site, "ada@example.com")
+    assert confirmed.json["message"].endswith(
+        ". Set a password with the link in the email that is on its way to you"
+    )
+    assert refused(site, "ada@example.com", OTHER)
+    assert resets(site, links(site, "ada@example.com", "/reset-password")[-1], PASSWORD).status == 200
+    assert sign_in(site, "ada@example.com").get("/api/users/me").json["user"]["id"] == ada.id
+
+
+def test_a_password_set_by_an_email_before_the_confirmation_stays(site: OAuthSite) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    ada = site.service.accounts.find("ada@example.com")
+    site.service.accounts.update(ada.id, role=Role.ADMIN, by=OPERATOR)
+    (link,) = forgets(site, "ada@example.com")
+    assert resets(site, link, PASSWORD).status == 200
+    assert site.site.client().post("/api/users/register/resend", {"email": "ada@example.com"}).status == 200
+    confirmed = confirms(site, "ada@example.com")
+    assert confirmed.json["message"].endswith("You can sign in now")
+    sign_in(site, "ada@example.com")
+
+
 def test_an_import_over_a_lapsed_registration_makes_a_new_account(site: OAuthSite, clock: FakeClock) -> None:
     assert registers(site, "ada@example.com", OTHER).status == 200
     clock.move(hours=24)

@@ -408,6 +408,26 @@ def test_the_discovery_document_is_fetched_once_an_hour(
     assert (len(provider.asked(DISCOVERY)), len(provider.asked("/moved"))) == (2, 1)
 
 
+def test_the_discovery_document_is_fetched_again_after_a_failure_but_once_a_minute_at_most(
+    visit: Visit, provider: Hostile, clock: FakeClock
+) -> None:
+    assert visit().header("Location") == "/"
+    for path in ("/token", "/userinfo"):
+        provider.answers[path] = answer({}, status="404 Not Found")
+        for _ in range(3):
+            assert error_of(visit()) == "oauth_failed"
+        del provider.answers[path]
+        before = len(provider.asked(DISCOVERY))
+        clock.move(seconds=59)
+        assert visit().header("Location") == "/"
+        assert len(provider.asked(DISCOVERY)) == before
+        clock.move(seconds=2)
+        assert visit().header("Location") == "/"
+        clock.move(minutes=50)
+        assert visit().header("Location") == "/"
+        assert len(provider.asked(DISCOVERY)) == before + 1
+
+
 def test_a_discovery_document_from_before_the_clock_was_set_back_is_fetched_again(
     visit: Visit, provider: Hostile, clock: FakeClock
 ) -> None:

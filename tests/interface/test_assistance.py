@@ -196,7 +196,7 @@ def test_an_admin_learns_of_the_limit_on_emails(
         assert admin.post(f"/api/users/{ada.id}/reset-letter").status == 200
     rows = audited(site, ada)
     reply = admin.post(f"/api/users/{ada.id}/reset-letter")
-    message = "Too many emails of this kind went to this user, please try again later"
+    message = f"Too many emails of this kind, please try again later: {ada.email}"
     assert refused(reply) == (429, message)
     assert reply.header("Retry-After") == "900"
     assert (len(sent(site, "reset")), audited(site, ada)) == (3, rows)

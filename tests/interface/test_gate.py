@@ -6,12 +6,13 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import postgres
 from support.commands import OPERATOR, create_user
 from support.daemons import free_port, wait_for
 from support.databases import destroy
@@ -24,8 +25,9 @@ from support.web import Client, Reply, hosting
 from usersctl.clock import moment, utc_now
 from usersctl.config import Settings
 from usersctl.models import User
-from usersctl.service import Service
-from usersctl.store.conninfo import Database
+from usersctl.secrets import new_token
+from usersctl.service import Service, build
+from usersctl.store.conninfo import Conninfo, Database
 from usersd.gate import Gate, Refused, current_user, require_group, require_role, require_user
 from usersd.router import Router
 from usersd.routes import TABLE
@@ -109,6 +111,22 @@ def test_the_application_gets_the_user_without_a_password(gated: Gated, ada: Use
 def test_no_request_header_sets_the_current_user(gated: Gated, name: str) -> None:
     assert gated.client().get("/about", headers={name: '{"id":1,"role":"admin"}'}).json["user"] is None
     assert gated.client().get("/page", headers={name: "1"}).status == 302
+
+
+@pytest.mark.parametrize("pages", [False, True])
+def test_a_gate_that_is_made_while_the_server_of_the_database_is_away_works_when_it_is_back(
+    postgres_database: Callable[..., Conninfo], *, pages: bool
+) -> None:
+    database = postgres_database(empty=True)
+    letting = f"ALTER DATABASE {postgres.name_of(database)} WITH ALLOW_CONNECTIONS"
+    postgres.run(f"{letting} false")
+    gate = Gate(application, build(Settings(database=database, base_url="http://localhost")), pages=pages)
+    with closing(gate), hosting(Hosted(app=gate)) as port:
+        client = Client(port, cookies={"auth_token": new_token()})
+        assert client.get("/page").status == 503
+        postgres.run(f"{letting} true")
+        wait_for(lambda: client.get("/page").status == 302)
+        assert create_user(gate.service, "ada@example.com", "Ada", None, by=OPERATOR).id == 1
 
 
 def test_role_rules_apply_at_the_gate(make_service: Callable[..., Service], ada: User) -> None:

@@ -87,6 +87,7 @@ def test_every_request_that_may_send_too_many_invitations_says_so_in_the_descrip
     for method, described, path, body in requests:
         refused = admin.send(method, path, body)
         assert (refused.status, refused.header("Retry-After")) == (429, "900"), described
+        assert refused.message.startswith("Too many emails of this kind, please try again later: "), described
         assert "429" in paths[described][method.lower()]["responses"], described
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
+from support.postbox import send_all
 from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp
@@ -236,6 +237,19 @@ def test_many_users_are_invited_again_and_their_earlier_links_are_dead(
     refused = bulk(admin, [*guests, some[0]], "invite")
     # It names which of them.
     assert (refused.status, refused.message) == (400, f"This account needs no invitation: {some[0].email}")
+
+
+def test_too_many_invitations_to_one_of_many_name_the_user(site: Site, admin: Client) -> None:
+    ida, udo = site.service.invitations.invite(
+        [guest("ida@example.com"), guest("udo@example.com")], timedelta(days=1), by=OPERATOR
+    )
+    for _ in range(2):
+        send_all(site.service)
+        assert changed(bulk(admin, [udo], "invite")) == 1
+    send_all(site.service)
+    refused = bulk(admin, [ida, udo], "invite")
+    message = "Too many emails of this kind, please try again later: udo@example.com"
+    assert (refused.status, refused.message) == (429, message)
 
 
 def test_each_of_many_changes_has_a_row_in_the_audit_trail(

@@ -182,6 +182,7 @@ def test_only_users_with_a_password_are_asked_for_it(site: Site) -> None:
         ("?redirect=/login", None),
         ("?redirect=/login%3Fredirect=/users", None),
         ("?redirect=/login%23x", None),
+        ("?redirect=/login/", None),
         ("?redirect=//evil.example", None),
         ("?redirect=/a&redirect=/b", None),
     ],

@@ -124,6 +124,12 @@ def test_a_header_without_a_value_is_empty_and_nginx_leaves_it_out(here: House) 
     )
 
 
+def test_a_request_with_too_many_headers_is_told_so(here: House) -> None:
+    headers = {f"X-Long-{n}": "x" * 6_000 for n in range(3)}
+    assert here.visitor().get("/about", headers=headers).status == 431
+    assert here.visitor().get("/page", headers=headers).status == 431
+
+
 def test_pages_for_admins(here: House) -> None:
     nobody, ada = here.visitor(), here.visitor(here.ada)
     root = here.opened_with(here.root, "passkey")  # one of the paths may be one that needs two factors

@@ -110,6 +110,16 @@ def test_factors_change_after_a_fresh_proof_only(
     assert (reply.status, reply.message) == (403, "Confirm that it is you")
 
 
+def test_signing_out_ends_a_sign_in_that_waits_for_its_second_factor(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    client = second_step(site.client())
+    kept = site.client(cookies=dict(client.cookies))
+    assert client.delete("/api/users/session").status == 200
+    assert "auth_pending" not in client.cookies
+    assert finish(kept, code=ada[1].next_code()).status == 401
+
+
 def test_factors_are_closed_to_api_tokens(site: Site) -> None:
     user = site.add()
     made = site.service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)

@@ -11,6 +11,7 @@ from support.api_tokens import api_token, bearer
 from support.commands import OPERATOR, PASSWORD
 from support.factors import add_factors
 from support.fakes import FakeClock
+from support.postbox import last_link
 from support.tables import audit, query
 from support.web import Client, Reply, Site, application, hosting
 
@@ -51,6 +52,24 @@ def client(site: Site, ada: User) -> Client:
 
 
 # --- made, listed and ended ---
+
+
+def test_the_owner_learns_of_a_token_that_was_made_in_a_session(
+    site: Site, ada: User, client: Client
+) -> None:
+    made = client.post(TOKENS, {"name": "backup", "expires": "never"}).json
+    link = last_link(site.service, ada.email)
+    assert link.path == "/not-me"
+    program = site.client(headers={"Authorization": f"Bearer {made['token']}"})
+    assert program.get("/api/users/me").status == 200
+    body = {"token": link.token, "email": link.email}
+    assert site.client().post("/api/users/not-me", body).status == 200
+    assert program.get("/api/users/me").status == 401
+
+
+def test_nobody_is_told_of_a_token_that_an_operator_made(site: Site, ada: User) -> None:
+    site.service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
+    assert query(site.service, "SELECT kind FROM outbox") == []
 
 
 def test_a_token_is_made_and_shown_once(site: Site, client: Client) -> None:

@@ -1,13 +1,11 @@
 """Checks of a database on a PostgreSQL server."""
 
 import os
-from datetime import timedelta
 
-from usersctl.clock import since_1970
+from usersctl.clock import CLOCKS_DIFFER, since_1970
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
 from usersctl.text import counted
 
-CLOCKS_DIFFER = timedelta(seconds=5)
 # Connections of each process beside those of server.threads: four for changes, one of its main thread, one that notes the
 # uses of sessions, one of the leader, one that sends emails, one for the schedule; and for logins.
 OTHERS = 9 + (os.cpu_count() or 1)
@@ -80,7 +78,7 @@ def standbys(installation: Installation) -> Result:
 
 def clock(installation: Installation) -> Result:
     ahead = since_1970(installation.server.milliseconds / 1000) - installation.now()
-    if abs(ahead) > CLOCKS_DIFFER:
+    if abs(ahead) > CLOCKS_DIFFER / 2:
         message = f"the clock of the server is {ahead.total_seconds():+.0f} s from that of this machine"
         return warning(message, "timedatectl status")
     return ok("as that of this machine")

@@ -82,6 +82,15 @@ class SecondStep(NamedTuple):
             tx.note_wrong_code(token_hash, MOST_WRONG_CODES)
         raise InvalidCode  # after the commit, so that it counts
 
+    def give_up(self, tokens: Iterable[str]) -> None:
+        """Signing out ends a sign-in that waits, too. An unknown token costs no write."""
+        with self.store.read() as tx:
+            waiting = [token_hash for token_hash in map(digest, tokens) if tx.pending(token_hash) is not None]
+        if waiting:
+            with self.store.write() as tx:
+                for token_hash in waiting:
+                    tx.delete_pending(token_hash)
+
     def confirm(self, user_id: int, proof: Proof, *, session_id: int, by: Actor) -> None:
         """A fresh proof of identity within a session: see permissions.require_fresh."""
         check = self.prepare(user_id, proof, by=by)

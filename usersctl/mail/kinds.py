@@ -44,6 +44,7 @@ ACCOUNT_LINKED = Kind("account-linked", Purpose.NOT_ME, _NOTICE)
 # By the link to a provider: the password could be a stranger's.
 PASSWORD_ENDED = Kind("password-ended", Purpose.NOT_ME, _NOTICE)
 ACCOUNT_UNLINKED = Kind("account-unlinked", Purpose.NOT_ME, _NOTICE)
+TOKEN_MADE = Kind("token-made", Purpose.NOT_ME, _NOTICE)  # an API token, in a session
 
 # Notices about second factors. The link of an enrolment takes that enrolment back.
 TOTP_ADDED = Kind("totp-added", Purpose.NOT_ME, _NOTICE)
@@ -74,6 +75,7 @@ KINDS = {
         ACCOUNT_LINKED,
         PASSWORD_ENDED,
         ACCOUNT_UNLINKED,
+        TOKEN_MADE,
         TOTP_ADDED,
         TOTP_REMOVED,
         PASSKEY_ADDED,
@@ -121,7 +123,7 @@ class EmailQueue:
         """Raises TooMany where `add` drops the email."""
         if not self.add(tx, kind, user, user.email):
             wait = int(WITHIN.total_seconds())
-            message = "Too many emails of this kind went to this user, please try again later"
+            message = f"Too many emails of this kind, please try again later: {user.email}"
             hint = f"see what went to {user.email} with: usersctl mail list"
             raise TooMany(message, retry_after=wait, hint=hint)
 

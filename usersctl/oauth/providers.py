@@ -3,6 +3,8 @@
 import json
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -11,12 +13,14 @@ from urllib.parse import urlsplit
 from usersctl.clock import Clock
 from usersctl.config.providers import ProviderSettings, table_of
 from usersctl.config.values import BadValue, provider_url
+from usersctl.errors import SignInRefused
 from usersctl.named import NamedTuple
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.id_token import ALGORITHMS, Claims, Expected, checked
 from usersctl.oauth.refusals import refused, refused_by_provider
 
 DISCOVERY_KEPT = timedelta(hours=1)
+DOUBTED_KEPT = timedelta(minutes=1)  # after a failure
 
 
 class Profile(NamedTuple):
@@ -121,7 +125,8 @@ class OpenIdProvider(CodeFlow):
     def __init__(self, settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock) -> None:
         super().__init__(settings, redirect_uri, http)
         self.now = now
-        self._cached: tuple[datetime, Endpoints] | None = None  # until when, and what
+        self._cached: tuple[datetime, Endpoints] | None = None  # since when, and what
+        self._kept = DISCOVERY_KEPT
         self._keys: list[dict[str, Any]] | None = None  # cached as long as that
         self._lock = threading.Lock()
 
@@ -134,6 +139,10 @@ class OpenIdProvider(CodeFlow):
         return "openid" in self.settings.scopes
 
     def exchange(self, *, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
+        with self._doubting():
+            return self._exchanged(code, verifier, nonce, issuer)
+
+    def _exchanged(self, code: str, verifier: str, nonce: str, issuer: str | None) -> Grant:
         endpoints = self.endpoints()
         if issuer is not None and endpoints.issuer is not None and issuer != endpoints.issuer:
             raise refused("the callback comes from another issuer")
@@ -155,7 +164,8 @@ class OpenIdProvider(CodeFlow):
         return Grant(access_token, checked(id_token, expected, find_keys))
 
     def profile(self, grant: Grant) -> Profile:
-        said = self.http.json(self.endpoints().user_info, bearer=grant.access_token)
+        with self._doubting():
+            said = self.http.json(self.endpoints().user_info, bearer=grant.access_token)
         if not isinstance(said, dict):
             raise refused("the provider's profile is not an object")
         profile = Profile(
@@ -172,15 +182,23 @@ class OpenIdProvider(CodeFlow):
         return profile._replace(auth_time=grant.claims.auth_time, amr=grant.claims.amr)
 
     def endpoints(self) -> Endpoints:
-        now = self.now()
         with self._lock:
             # Not if it is from the future: the clock was set back.
-            if self._cached is not None and now < self._cached[0] <= now + DISCOVERY_KEPT:
+            if self._cached is not None and timedelta(0) <= self.now() - self._cached[0] < self._kept:
                 return self._cached[1]
         endpoints = self._discover()
         with self._lock:
-            self._cached, self._keys = (self.now() + DISCOVERY_KEPT, endpoints), None
+            self._cached, self._kept, self._keys = (self.now(), endpoints), DISCOVERY_KEPT, None
         return endpoints
+
+    @contextmanager
+    def _doubting(self) -> Iterator[None]:
+        """If a request fails, its endpoint may have moved. Anybody can make one fail, with a code of their own."""
+        try:
+            yield
+        except SignInRefused:
+            self._kept = DOUBTED_KEPT
+            raise
 
     def _find_keys(self, url: str | None, *, fresh: bool) -> list[dict[str, Any]]:
         if self._keys is not None and not fresh:

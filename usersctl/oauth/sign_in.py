@@ -8,7 +8,7 @@ from threading import BoundedSemaphore
 from typing import Any, TypeVar
 
 from usersctl import invited
-from usersctl.addresses import end_claim, holder_of, make_free
+from usersctl.addresses import end_claim, holder_of, make_free, take_from_stranger
 from usersctl.config.providers import ProviderSettings
 from usersctl.credentials import end_links, shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
@@ -130,7 +130,7 @@ class OAuthSignIn(NamedTuple):
         if user.invited_at is not None and user.email == email:
             user = self._show_up(tx, user, profile, by)
         if user.awaiting_confirmation:
-            self._take_from_stranger(tx, user, by)
+            take_from_stranger(tx, user, through="provider", by=by)
             raise _inactive(user, "the account awaits its confirmation")
         former = self._former(tx, user)
         if former is not None and former.link == self._link(profile):
@@ -157,12 +157,6 @@ class OAuthSignIn(NamedTuple):
         if self.settings.allow_auto_registration:
             return holder_of(tx, email)
         return tx.user_by_email(email)
-
-    def _take_from_stranger(self, tx: Transaction, user: User, by: Actor) -> None:
-        """The owner of the address has shown up, and may not be who registered with it: that password must never work."""
-        if password_is_set(tx.credentials_of(user.id)):
-            tx.change_user(user.id, password_hash=UNUSABLE)
-            tx.audit(by, "replace-password", user, through="provider")
 
     def once(self, state: str, sign_in: Callable[[], T]) -> T:
         """Runs `sign_in` for a state that was never used. A callback that comes again meanwhile gets the same result.

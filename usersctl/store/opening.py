@@ -11,10 +11,13 @@ def open_store(
     create: bool = False,
     write: bool = True,
     no_trace: bool = False,
+    may_be_away: bool = False,
     why: str = "",
     clock: Clock = utc_now,
 ) -> Store:
     """A store on a current database. `create` makes a missing one; opening an old one for writing migrates it.
+
+    `may_be_away`: if its server is, the store opens when that is back. Until then each use raises ServerAway.
 
     `no_trace` leaves no files beside it. `why` says where the path comes from, for the error about a missing file.
     """
@@ -28,5 +31,5 @@ def open_store(
         from usersctl.store.sqlite_store import SQLiteStore
 
         store = SQLiteStore(database, read_only=not write, no_trace=no_trace, why=why, clock=clock)
-    store.open(create=create)
+    store.open(create=create, may_be_away=may_be_away)
     return store

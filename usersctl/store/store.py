@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from usersctl.clock import Clock
-from usersctl.errors import Damaged, OtherVersion, Outdated, StoreUnusable, UsersError
+from usersctl.errors import Damaged, OtherVersion, Outdated, ServerAway, StoreUnusable, UsersError
 from usersctl.store.audit import Told
 from usersctl.store.conninfo import Database, file_of, shown
 from usersctl.store.database_file import VERSION, Migrated
@@ -33,6 +33,7 @@ class Store(ABC):
     migrated: Migrated | None = None  # what opening it did to an older database
     made = False  # the database, by opening it
     is_open = False  # and the database is a current one
+    opens_late = False  # with its first connection
 
     def __init__(self, database: Database, *, read_only: bool, clock: Clock) -> None:
         self.database = database
@@ -54,11 +55,16 @@ class Store(ABC):
 
     # --- opening ---
 
-    def open(self, *, create: bool = False) -> None:
+    def open(self, *, create: bool = False, may_be_away: bool = False) -> None:
         """`create` makes a missing database. An older one is upgraded, unless it is opened for reading."""
         try:
             self._bring_up_to_date(create=create)
-            self.is_open = True
+            self.is_open, self.opens_late = True, False
+        except ServerAway:
+            self.close()
+            if not may_be_away:
+                raise
+            self.opens_late = True
         except BaseException:
             self.close()
             raise

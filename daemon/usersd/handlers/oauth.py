@@ -5,10 +5,12 @@ import hmac
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from usersctl.clock import CLOCKS_DIFFER
 from usersctl.config import Settings
 from usersctl.config.values import FLOW_COOKIE
 from usersctl.devices import KEY
@@ -240,10 +242,10 @@ def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
         if text is None:
             continue
         flow = Flow.read(text)
-        age = service.now().timestamp() - flow.began
+        age = timedelta(seconds=service.now().timestamp() - flow.began)
         if (
             hmac.compare_digest(flow.state.encode(), state.encode())
-            and 0 <= age <= STATE_LIFETIME.total_seconds()
+            and -CLOCKS_DIFFER <= age <= STATE_LIFETIME
         ):
             return flow
     raise refused("this browser began no sign-in with this state, or too long ago")

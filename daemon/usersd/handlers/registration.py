@@ -14,6 +14,10 @@ _CONFIRMED = model(
     "EmailConfirmed",
     {"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")},
 )
+_SIGN_IN = "Your email address is confirmed. You can sign in now"
+_SET_PASSWORD = (
+    "Your email address is confirmed. Set a password with the link in the email that is on its way to you"  # noqa: S105 - none is in it
+)
 _SHOWN = ("id", "email", "name", "role", "created_at", "updated_at")
 
 
@@ -53,4 +57,5 @@ def confirm(request: Request, service: Service) -> dict[str, Any]:
     link = ConfirmationLink(request.query)
     user = service.registration.confirm(link.token, link.email, by=request.actor)
     request.log_fields["confirmed"] = user.id
-    return {"success": True, "message": "Your email address is confirmed. You can sign in now"}
+    has_way_in = service.registration.has_way_in(user)
+    return {"success": True, "message": _SIGN_IN if has_way_in else _SET_PASSWORD}

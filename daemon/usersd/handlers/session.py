@@ -176,6 +176,9 @@ def logout(request: Request, service: Service) -> dict[str, Any]:
     """Sign out. Succeeds without a session, too."""
     # First, so that it is cleared even if the database cannot be written.
     clear_session_cookie(request)
+    if request.pending_tokens:
+        clear_pending_cookie(request)
+        service.second_step.give_up(request.pending_tokens)
     for token in filter(None, (request.bearer, *request.cookie_tokens)):
         session = service.sessions.end(token, ip=request.ip)
         if session is not None:
@@ -210,7 +213,7 @@ def set_session_cookie(
     remember_for = settings.remember_factor if remember_device and opened.by_factor else None
     set_device_cookie(request, service, opened.user.id, session.created_at, remember_for=remember_for)
     if request.pending_tokens:
-        request.new_cookies.set(settings.pending_cookie, "", max_age=0)
+        clear_pending_cookie(request)
 
 
 def set_device_cookie(
@@ -223,6 +226,10 @@ def set_device_cookie(
 
 def clear_session_cookie(request: Request) -> None:
     request.new_cookies.set(request.settings.session_cookie, "", max_age=0)
+
+
+def clear_pending_cookie(request: Request) -> None:
+    request.new_cookies.set(request.settings.pending_cookie, "", max_age=0)
 
 
 @Operation("listMySessions", OWN, _SESSIONS, links=_END_FIRST)

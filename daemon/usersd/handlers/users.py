@@ -162,7 +162,7 @@ def _page(service: Service, query: UserList, wanted: UserFilter) -> Response:
             "totalIsExact": result.is_exact,
             "totalPages": result.total_pages,
             "hasNext": result.has_next,
-            "hasPrev": page > 1,
+            "hasPrev": page > 1 and result.total > 0,
         },
     }
     # The user object has no field for these.

@@ -39,7 +39,7 @@ def login(request: Request, service: Service) -> Response:
     """Sign in."""
     query = LoginQuery.lenient(request)
     then = own_path(query.redirect)
-    if urlsplit(then).path == LOGIN:
+    if urlsplit(then).path.rstrip("/") == LOGIN:
         then = ""  # a sign-in that leads to the sign-in page would show it again
     ways = ways_to(request.settings.providers, then)
     words = layout.words_for(request)

@@ -302,6 +302,8 @@ class PostgresStore(Store):
         connection = self._opened()
         self._was_connected = True
         self._keep(connection)
+        if self.opens_late:
+            self.open(create=True)
         return connection
 
     def _opened(self) -> Connection:
