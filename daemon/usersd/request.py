@@ -43,6 +43,14 @@ def drop_original(environ: dict[str, Any], settings: Settings) -> None:
             environ.pop(name, None)
 
 
+def _address_of(hop: str) -> str | None:
+    """A zone may be any text, and is dropped."""
+    address = normal_address(hop.strip("[]").partition("%")[0])
+    if address is None and (with_port := _WITH_PORT.fullmatch(hop)):
+        return normal_address(with_port[1].strip("[]").partition("%")[0])
+    return address
+
+
 def new_request_id() -> str:
     return os.urandom(8).hex()
 
@@ -99,10 +107,8 @@ class Request:
             return address
         forwarded: str = self.environ.get("HTTP_X_FORWARDED_FOR", "")
         for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
-            # Anything but an address is not believed; a zone may be any text, and is dropped.
-            with_port = _WITH_PORT.fullmatch(hop.strip())
-            host = with_port[1] if with_port else hop.strip()
-            normal = normal_address(host.strip("[]").partition("%")[0])
+            # Anything but an address is not believed.
+            normal = _address_of(hop.strip())
             if normal is None:
                 break
             address = normal
