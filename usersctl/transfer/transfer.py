@@ -10,7 +10,7 @@ from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import OAUTH, UNUSABLE, Credentials, Identity
+from usersctl.models import OAUTH, Credentials, Identity
 from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, kind_of
 from usersctl.store.store import Store
@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # a daemon reads no files of accounts
     from usersctl.transfer.rows import SourceRow
 
 T = TypeVar("T")
+
+# In the place of a hash in a dry run. Like a new hash, it differs from every stored one, also from that of no password.
+NOT_MADE = "?"
 
 
 class Transfer(NamedTuple):
@@ -42,7 +45,7 @@ class Transfer(NamedTuple):
                 sizes.append(file.write(marshal.dumps(batch)))  # JSON takes three times as long
                 options.progress("Checking rows", count, None)
                 count += len(batch)
-            hashes = dict.fromkeys(passwords, UNUSABLE)
+            hashes = dict.fromkeys(passwords, NOT_MADE)
             if not options.dry_run:
                 hashes = self._hashed(passwords, options.progress)
             file.seek(0)
