@@ -59,6 +59,8 @@ def adopted(
         ({"google_id": 12}, {"oauth_id": "12"}),
         ({"google_id": 12, "github_id": 13}, {}),  # the provider is not known
         ({"created": 0}, {}),
+        ({"created": "2024-01-02 10:00:00 UTC"}, {"created_at": "2024-01-02T10:00:00.000Z"}),  # Ruby
+        ({"created": "2024-01-02 10:00:00 +0200"}, {"created_at": "2024-01-02T08:00:00.000Z"}),
         ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
         ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
         ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),
