@@ -190,10 +190,12 @@ def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -
     assert service.groups.of(user.id) == ("board",)
 
 
-def test_a_dry_run_counts_a_password_as_a_change_also_of_an_account_without_one(service: Service) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int) -> None:
+    """Also of an account without one, and the same one again."""
     with service.store.write() as tx:
         tx.add_users([Newcomer("ada@example.com", "Ada")])
-    rows = [("row 1", {"email": "ada@example.com", "password": PASSWORD})]
+    rows = [("row", {"email": "ada@example.com", "password": PASSWORD})] * count
     outcomes = [
         service.transfer.import_rows(
             rows, ImportOptions("update", dry_run, OPERATOR, report=print, progress=lambda *_: None)
@@ -201,4 +203,4 @@ def test_a_dry_run_counts_a_password_as_a_change_also_of_an_account_without_one(
         for dry_run in (True, False)
     ]
     assert outcomes[0] == outcomes[1]
-    assert outcomes[0].updated == 1
+    assert outcomes[0].updated == count

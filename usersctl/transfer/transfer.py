@@ -22,9 +22,6 @@ if TYPE_CHECKING:  # a daemon reads no files of accounts
 
 T = TypeVar("T")
 
-# In the place of a hash in a dry run. Like a new hash, it differs from every stored one, also from that of no password.
-NOT_MADE = "?"
-
 
 class Transfer(NamedTuple):
     store: Store
@@ -45,8 +42,9 @@ class Transfer(NamedTuple):
                 sizes.append(file.write(marshal.dumps(batch)))  # JSON takes three times as long
                 options.progress("Checking rows", count, None)
                 count += len(batch)
-            hashes = dict.fromkeys(passwords, NOT_MADE)
-            if not options.dry_run:
+            if options.dry_run:  # like hashes, these differ from each other, and from every stored one
+                hashes = {number: f"not made: {number}" for number in passwords}
+            else:
                 hashes = self._hashed(passwords, options.progress)
             file.seek(0)
             batches = (marshal.loads(file.read(size)) for size in sizes)  # noqa: S302 - just written
