@@ -15,7 +15,6 @@ from support.factors import store_passkey
 from support.fakes import FakeClock
 from support.tables import LATER, audit, columns, plant_link, query
 
-from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.clock import stamp
 from usersctl.errors import (
     Forbidden,
@@ -537,9 +536,8 @@ def test_an_account_to_which_a_table_of_others_refers_is_not_deleted_and_that_is
     with service.store.write() as tx:
         tx._run(f"CREATE TABLE posts (author INTEGER NOT NULL REFERENCES users (id){deferred})", ())
         tx._run("INSERT INTO posts VALUES (?)", (ada.id,))
-    with pytest.raises(Referred) as refused:
+    with pytest.raises(Referred):
         service.accounts.delete([bob.id, ada.id], by=OPERATOR)
-    assert code_of(refused.value) == ExitCode.REFUSED
     assert query(service, "SELECT id FROM users ORDER BY id") == [(ada.id,), (bob.id,)]
     service.accounts.delete([bob.id], by=OPERATOR)
 
