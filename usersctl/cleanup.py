@@ -89,15 +89,16 @@ class Cleaner(NamedTuple):
                     lambda tx, some: tx.delete_expired_reservations(began, some),
                     lambda tx, some: tx.delete_left_members(some),
                 )
-                of_accounts: tuple[Delete, ...] = (
-                    lambda tx, some: delete_due(tx, by, some),
-                    lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
-                )
-                for delete in of_accounts:
-                    done = done._replace(accounts=done.accounts + max(self._in_batches(by, delete)))
                 for delete in uncounted:
                     for _ in self._in_batches(by, delete):
                         pass
+                # At the end, because tables of others may refer to an account, which is refused then.
+                of_accounts: tuple[Delete, ...] = (
+                    lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
+                    lambda tx, some: delete_due(tx, by, some),
+                )
+                for delete in of_accounts:
+                    done = done._replace(accounts=done.accounts + max(self._in_batches(by, delete)))
         except BaseException:
             if done.expired or done.no_expiration:
                 with suppress(UsersError):  # the first error counts

@@ -56,6 +56,18 @@ class LastAdmin(Invalid):
         )
 
 
+class Referred(Invalid):
+    """A table that another application keeps in the database refers to an account, and not to be deleted along with it."""
+
+    code = "referred"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Other data still belongs to this account",
+            hint="delete first the rows of other tables of the database that refer to it, or deactivate it",
+        )
+
+
 class NothingToInvite(Invalid):
     """The arguments are right, and the account has no use for an invitation."""
 

@@ -1,10 +1,14 @@
-"""import --from: the accounts of PocketBase, Django, Flask-Security and WordPress, from what these write."""
+"""import --from: the accounts of PocketBase, Django, Flask-Security, WordPress and others, from what these write."""
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
+from base64 import b64decode, b64encode
+from hashlib import pbkdf2_hmac
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import HASH, PASSWORD, Command
@@ -198,6 +202,127 @@ def test_django_allauth_is_imported_by_the_script_of_the_manual(usersctl: Comman
     assert (gus["active"], gus["confirmed"]) == (True, None)
     assert [(each["provider"], each["subject"]) for each in gus["identities"]] == [("google", "1001")]
     assert usersctl.can_log_in("ada@example.com")
+
+
+# --- Auth0, Authelia, Firebase and Keycloak ---
+
+SALT = bytes(range(240, 256))  # with all characters of base64
+
+
+def of_argon2(memory: int) -> str:
+    importable("argon2", "applications")
+    from argon2.low_level import Type, hash_secret
+
+    return hash_secret(PASSWORD.encode(), SALT, 2, memory, 1, 32, Type.ID).decode()
+
+
+def of_keycloak(name: str, algorithm: str, value: bytes, rounds: int, **more: Any) -> dict[str, Any]:
+    secret = {"value": b64encode(value).decode(), "salt": b64encode(SALT).decode()}
+    how = {"hashIterations": rounds, "algorithm": algorithm, "additionalParameters": more}
+    credentials = [
+        {"type": "otp", "secretData": "{}", "credentialData": "{}"},
+        {"type": "password", "secretData": json.dumps(secret), "credentialData": json.dumps(how)},
+    ]
+    user = {
+        "username": name,
+        "email": f"{name}@example.com",
+        "firstName": name.title(),
+        "enabled": name != "cy",
+    }
+    return user | {
+        "createdTimestamp": 1700000000123,
+        "emailVerified": name == "ada",
+        "credentials": credentials,
+    }
+
+
+def keycloak() -> dict[str, Any]:
+    def pbkdf2(algorithm: str) -> bytes:  # of 64 bytes with each algorithm
+        return pbkdf2_hmac(algorithm, PASSWORD.encode(), SALT, 1000, 64)
+
+    value = of_argon2(7168).rpartition("$")[2]
+    how = {"type": ["id"], "version": ["1.3"], "memory": ["7168"], "parallelism": ["1"], "hashLength": ["32"]}
+    users = [
+        of_keycloak("ada", "argon2", b64decode(value + "="), 2, **how),
+        of_keycloak("bob", "pbkdf2-sha512", pbkdf2("sha512"), 1000),
+        of_keycloak("cy", "pbkdf2-sha256", pbkdf2("sha256"), 1000),
+        of_keycloak("dan", "pbkdf2", pbkdf2("sha1"), 1000),
+        {"username": "eve", "email": "eve@example.com", "enabled": True, "createdTimestamp": 1700000000000},
+        {"username": "service-account", "enabled": True, "createdTimestamp": 1700000000000},
+    ]
+    return {"realm": "people", "users": users}
+
+
+def import_as_the_manual(usersctl: Command, application: str, file: str, content: object) -> dict[str, Any]:
+    """Runs the commands that the manual gives for it, and returns the answer of the import."""
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    text = section("docs/import.md", "Auth0, Authelia, Firebase, Keycloak and Supabase")
+    (script, *_) = blocks(text.partition(f"**{application}.**")[2], "sh")
+    (usersctl.folder / file).write_text(json.dumps(content))
+    lines = [line for line in script.splitlines() if not line.startswith("yq ")]
+    done = usersctl.shell("\n".join(["set -e", *lines]) + " --json")
+    assert done.code == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.slow
+def test_the_users_of_keycloak_are_imported_with_their_passwords(usersctl: Command) -> None:
+    done = import_as_the_manual(usersctl, "Keycloak", "realm.json", keycloak())
+    assert (done["created"], done["foreign_hashes"]) == (5, {"Argon2": 1, "PBKDF2": 3})
+    ada, bob, cy, _dan, eve = by_email(usersctl).values()
+    assert (ada["name"], ada["confirmed"], ada["created_at"]) == ("Ada", True, "2023-11-14T22:13:20.000Z")
+    assert (bob["confirmed"], bob["active"], cy["active"]) == (None, True, False)
+    assert (eve["name"], eve["password_hash"]) == ("eve", None)
+    assert all(usersctl.can_log_in(f"{name}@example.com") for name in ("ada", "bob", "dan"))
+    usersctl.ok("activate", "cy@example.com")
+    assert usersctl.can_log_in("cy@example.com")
+
+
+def test_the_users_of_authelia_are_imported_with_their_groups(usersctl: Command) -> None:
+    ada = {
+        "displayname": "Ada",
+        "password": of_argon2(65536),
+        "email": "ada@example.com",
+        "groups": ["admins"],
+    }
+    users = {"ada": ada, "bob": ada | {"email": "bob@example.com", "groups": [], "disabled": True}}
+    import_as_the_manual(usersctl, "Authelia", "authelia.json", {"users": users})
+    ada, bob = by_email(usersctl).values()
+    assert (ada["name"], ada["groups"], bob["active"]) == ("Ada", ["admins"], False)
+    assert usersctl.can_log_in("ada@example.com")
+
+
+def test_the_users_of_firebase_are_linked_or_invited(usersctl: Command) -> None:
+    google = {"providerId": "google.com", "rawId": "1001", "email": "ada@example.com"}
+    rest = {"createdAt": "1700000000123", "passwordHash": "aGFzaA==", "salt": "c2FsdA=="}
+    ada = {
+        "localId": "1",
+        "email": "ada@example.com",
+        "emailVerified": True,
+        "providerUserInfo": [google],
+    } | rest
+    bob = {"localId": "2", "email": "bob@example.com", "displayName": "Bob", "providerUserInfo": []} | rest
+    done = import_as_the_manual(
+        usersctl, "Firebase", "users.json", {"users": [ada, bob, {"localId": "3"} | rest]}
+    )
+    assert (done["created"], done["invited"]) == (2, 1)
+    ada, bob = by_email(usersctl).values()
+    assert [(each["provider"], each["subject"]) for each in ada["identities"]] == [("google", "1001")]
+    assert (ada["confirmed"], bob["name"], bob["created_at"]) == (True, "Bob", "2023-11-14T22:13:20.000Z")
+
+
+def test_the_hashes_of_auth0_follow_its_users(usersctl: Command) -> None:
+    (usersctl.folder / "auth0.csv").write_text(
+        "Email,Name,Email Verified,Blocked,Created At,Last Login\n"
+        "ada@example.com,Ada,true,,2024-01-01T10:00:00.000Z,2024-01-01T10:00:00.000Z\n"
+        "bob@example.com,Bob,true,true,2024-01-01T10:00:00.000Z,\n"
+    )
+    usersctl.ok("import", "--from", "csv:auth0.csv")
+    entry = {"_id": {"$oid": "60"}, "email": "ada@example.com", "passwordHash": HASH, "connection": "people"}
+    assert import_as_the_manual(usersctl, "Auth0", "passwords.json", entry)["updated"] == 1
+    assert usersctl.can_log_in("ada@example.com")
+    assert [user["active"] for user in by_email(usersctl).values()] == [True, False]
 
 
 # --- Flask-Security ---

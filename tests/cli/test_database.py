@@ -195,6 +195,14 @@ def test_a_missing_table_of_the_index_of_searches_is_found_and_no_bug(usersctl: 
     assert (verified.code, f"schema: the table {table} is missing" in verified.stdout) == (7, True), verified
 
 
+@pytest.mark.sqlite  # a table in a file
+def test_a_table_of_others_that_refers_to_an_account_keeps_it(usersctl: Command) -> None:
+    usersctl.add("ada")
+    _sql(usersctl.database, "CREATE TABLE posts (author REFERENCES users); INSERT INTO posts VALUES (1)")
+    done = usersctl("delete", "1", "--yes", "--json")
+    assert (done.code, done.error["code"]) == (5, "referred")
+
+
 @pytest.mark.sqlite  # a trigger of a file
 def test_a_foreign_trigger_that_refuses_a_change_is_no_bug(usersctl: Command) -> None:
     usersctl.add("ada")

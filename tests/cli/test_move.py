@@ -135,6 +135,17 @@ def test_authenticator_apps_need_their_key_on_a_server(usersctl: Command, server
     assert usersctl.ok("key", "rotate", env=there).stdout == "Sealed 1 secret anew\n"
 
 
+def test_authenticator_apps_keep_their_key_in_the_same_folder(usersctl: Command) -> None:
+    (ada,) = usersctl.add("ada")
+    with usersctl.service() as service:
+        add_authenticator_apps(service, ada.id)
+    assert "The key of" not in usersctl.ok("db", "move", "moved.db").stderr
+    assert "no key opens" not in usersctl("doctor", "--db", "moved.db").stdout
+    (usersctl.folder / "elsewhere").mkdir()
+    moved = usersctl.ok("db", "move", "elsewhere/moved.db", "--db", usersctl.folder / "moved.db")
+    assert "The key of 1 authenticator app is in the file users.key" in moved.stderr
+
+
 # --- the commands on a server ---
 
 

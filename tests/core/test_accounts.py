@@ -21,6 +21,7 @@ from usersctl.errors import (
     Invalid,
     LastAdmin,
     NotFound,
+    Referred,
     Taken,
     Unauthenticated,
     UsersError,
@@ -523,6 +524,22 @@ def test_deleting_removes_all_that_hangs_on_the_account_and_nothing_else(
         "create-token",
         "delete",
     }
+
+
+@pytest.mark.parametrize(
+    "deferred", ["", " DEFERRABLE INITIALLY DEFERRED"]
+)  # the latter as Django has it, to the end
+def test_an_account_to_which_a_table_of_others_refers_is_not_deleted_and_that_is_no_bug(
+    service: Service, add: Callable[..., User], deferred: str
+) -> None:
+    ada, bob = add("ada"), add("bob")
+    with service.store.write() as tx:
+        tx._run(f"CREATE TABLE posts (author INTEGER NOT NULL REFERENCES users (id){deferred})", ())
+        tx._run("INSERT INTO posts VALUES (?)", (ada.id,))
+    with pytest.raises(Referred):
+        service.accounts.delete([bob.id, ada.id], by=OPERATOR)
+    assert query(service, "SELECT id FROM users ORDER BY id") == [(ada.id,), (bob.id,)]
+    service.accounts.delete([bob.id], by=OPERATOR)
 
 
 def test_a_dry_run_returns_the_users_and_deletes_none(service: Service, add: Callable[..., User]) -> None:

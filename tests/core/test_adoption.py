@@ -32,6 +32,10 @@ def adopted(
         ({"role": "administrator"}, {"role": "user"}),  # a similar name does not make an admin
         ({"deleted_at": "2024-01-01"}, {"active": False}),
         ({"deleted_at": None}, {"active": True}),
+        ({"banned_until": "2999-01-01 00:00:00+00", "deleted_at": ""}, {"active": False}),  # Supabase
+        ({"banned_until": "", "deleted_at": ""}, {"active": True}),
+        ({"active": 1, "suspended_at": "2024-01-01"}, {"active": False}),
+        ({"is_deleted": 0, "disabled_at": "2024-01-01"}, {"active": False}),
         ({"active": None}, {"active": False}),
         ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
         ({"emailVerified": None}, {"confirmed": False}),
@@ -59,6 +63,12 @@ def adopted(
         ({"google_id": 12}, {"oauth_id": "12"}),
         ({"google_id": 12, "github_id": 13}, {}),  # the provider is not known
         ({"created": 0}, {}),
+        (
+            {"last_sign_in_at": "2024-01-01", "current_sign_in_at": "2024-01-02"},
+            {"last_login_at": "2024-01-02T00:00:00.000Z"},
+        ),  # Devise
+        ({"created": "2024-01-02 10:00:00 UTC"}, {"created_at": "2024-01-02T10:00:00.000Z"}),  # Ruby
+        ({"created": "2024-01-02 10:00:00 +0200"}, {"created_at": "2024-01-02T08:00:00.000Z"}),
         ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
         ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
         ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),

@@ -12,10 +12,10 @@ import pytest
 from support.accounts import signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
-from support.tables import plan, statements
+from support.tables import plan, query, statements
 
 from usersctl.clock import stamp
-from usersctl.errors import Busy, Forbidden
+from usersctl.errors import Busy, Forbidden, Referred
 from usersctl.mail.folder import mail_folder
 from usersctl.models import Cleanup, User
 from usersctl.secrets import digest
@@ -317,3 +317,20 @@ def test_a_cleanup_succeeds_without_a_folder_of_emails(service: Service) -> None
     assert service.cleaner.run(by=OPERATOR) == Cleanup(0, 0, False)
     folder.write_text("a file")
     assert service.cleaner.run(by=OPERATOR) == Cleanup(0, 0, False)
+
+
+def test_a_cleanup_does_all_else_before_an_account_that_cannot_be_deleted(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add("ada")
+    service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    clock.move(days=40)
+    with service.store.write() as tx:
+        tx.change_user(ada.id, active=False, delete_at=tx.now_text)
+        tx._run("CREATE TABLE posts (author INTEGER NOT NULL REFERENCES users (id))", ())
+        tx._run("INSERT INTO posts VALUES (?)", (ada.id,))
+    clock.move(seconds=1)
+    with pytest.raises(Referred):
+        service.cleaner.run(by=OPERATOR)
+    assert query(service, "SELECT email FROM users") == [(ADA,)]
+    assert query(service, "SELECT count(*) FROM outbox") == [(0,)]

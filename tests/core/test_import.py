@@ -18,7 +18,7 @@ from support.tables import query, statements
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
-from usersctl.models import Identity
+from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
 from usersctl.transfer.writing import Imported, ImportOptions, RowProblem
 
@@ -188,3 +188,19 @@ def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -
     rows = [("row", {"email": user.email, "groups": [group]}) for group in ("staff", "board")]
     assert service.transfer.import_rows(rows, options).updated == 2
     assert service.groups.of(user.id) == ("board",)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int) -> None:
+    """Also of an account without one, and the same one again."""
+    with service.store.write() as tx:
+        tx.add_users([Newcomer("ada@example.com", "Ada")])
+    rows = [("row", {"email": "ada@example.com", "password": PASSWORD})] * count
+    outcomes = [
+        service.transfer.import_rows(
+            rows, ImportOptions("update", dry_run, OPERATOR, report=print, progress=lambda *_: None)
+        )
+        for dry_run in (True, False)
+    ]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0].updated == count

@@ -761,6 +761,17 @@ def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_n
     assert check(path).problems == []
 
 
+@pytest.mark.parametrize("make_older", [make_version_1, *LATER])
+def test_an_upgrade_of_a_release_names_only_the_columns_that_somebody_added(
+    path: Path, make_older: Callable[[Path], Path]
+) -> None:
+    with closing(sqlite3.connect(make_older(path))) as db:
+        db.execute("ALTER TABLE users ADD COLUMN phone TEXT")
+    _, what = migrated(path)
+    assert what is not None
+    assert what.notes == ["columns of users that stand in the backup only: phone"]
+
+
 def test_an_api_token_of_before_may_do_after_an_upgrade_what_it_might(
     path: Path, make_service: Callable[..., Service]
 ) -> None:

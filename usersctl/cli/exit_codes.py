@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     TAKEN = 4, "The address, the group, the provider account or the file exists already."
     REFUSED = (
         5,
-        "Refused: `--yes` is missing, the answer was no, a limit applies, the account is not one for this command, or no admin remains.",
+        "Refused: `--yes` is missing, the answer was no, a limit applies, the account is not one for this command, other data belongs to it, or no admin remains.",
     )
     UNUSABLE = 6, "The database or the configuration cannot be used, or reading or writing failed."
     PARTLY_FAILED = 7, "Some of the work failed, or a check found a problem."
@@ -37,6 +37,7 @@ _OF_ERRORS: dict[type, ExitCode] = {
     errors.NotFound: ExitCode.NOT_FOUND,
     errors.Taken: ExitCode.TAKEN,
     errors.LastAdmin: ExitCode.REFUSED,
+    errors.Referred: ExitCode.REFUSED,
     errors.NothingToInvite: ExitCode.REFUSED,
     errors.Busy: ExitCode.UNUSABLE,  # for a command, only the database can be busy
     errors.ConfigError: ExitCode.UNUSABLE,

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, Damaged, StoreUnusable, UsersError
+from usersctl.errors import Busy, Damaged, Referred, StoreUnusable, UsersError
 from usersctl.store import database_file
 from usersctl.store.lock_file import FileLocks
 from usersctl.store.progress import Progress, unwatched
@@ -317,6 +317,8 @@ class SQLiteStore(Store):
             return damaged(self._path)
         if _primary(error) in _LASTING:
             self._forget()
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # not of the schema
+            return Referred()
         return store_error(error, self._path)
 
     def _forget(self) -> None:

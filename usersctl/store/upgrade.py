@@ -118,6 +118,7 @@ def schema() -> str:
 
 
 COUNTED = {"groups": "members", "users": "factors"}  # columns that triggers count anew
+MOVED = ("oauth_issuer",)  # columns whose values are in another table now
 
 
 def _renew(connection: sqlite3.Connection, copy_aside: Callable[[], Path]) -> Migrated:
@@ -133,9 +134,11 @@ def _renew(connection: sqlite3.Connection, copy_aside: Callable[[], Path]) -> Mi
     _run_schema(connection)
     # Immutable, because SQLite would create files beside the backup otherwise.
     connection.execute("ATTACH ? AS old", (f"{backup.absolute().as_uri()}?immutable=1",))
+    notes: list[str] = []
     for table, columns in kept.items():
         counted = COUNTED.get(table)
         names = _columns(connection, table)
+        _note_left(notes, table, set(columns).difference(names, MOVED))
         copied = {column: column for column in names if column in columns and column != counted}
         if table == "users":
             copied |= _folds(connection, columns)
@@ -154,7 +157,12 @@ def _renew(connection: sqlite3.Connection, copy_aside: Callable[[], Path]) -> Mi
     if "reserved_emails" not in kept:
         _reserve_former_addresses(connection, utc_now())
     (accounts,) = connection.execute("SELECT coalesce(sum(n), 0) FROM user_counts").fetchone()
-    return Migrated(accounts, backup, [])
+    return Migrated(accounts, backup, notes)
+
+
+def _note_left(notes: list[str], table: str, columns: set[str]) -> None:
+    if columns:
+        notes.append(f"columns of {table} that stand in the backup only: {', '.join(sorted(columns))}")
 
 
 def _identify(connection: sqlite3.Connection, columns: list[str]) -> None:
@@ -265,9 +273,9 @@ def _adopt(connection: sqlite3.Connection, path: Path, copy_aside: Callable[[], 
     if not columns.issuperset(("id", "email")) or not columns.intersection(_PASSWORD_COLUMNS):
         reason = "its table of users has no id, email or password"
         raise StoreUnusable(f"{path} {database_file.NOT_OURS}: {reason}")
-    unknown = sorted(columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
+    notes: list[str] = []
+    _note_left(notes, "users", columns.difference(USER_FIELDS, _PASSWORD_COLUMNS))
     rows = [{key.lower(): value for key, value in row.items()} for row in old[name].rows]
-    notes = [f"columns of users that stand in the backup only: {', '.join(unknown)}"] if unknown else []
     users = [_adopted(row, notes, path) for row in rows]
     _refuse_twins(users, path)
     backup = copy_aside()

@@ -9,7 +9,11 @@ from usersctl.text import listed
 from usersctl.transfer.foreign import EXTERNAL, JOINED_ROLES, folded
 
 # Columns that make an account inactive where they have a value.
-DENYING = ("disabled", "isdisabled", "blocked", "isblocked", "banned", "isbanned", "suspended", "deletedat")
+DENYING = (
+    "disabled", "isdisabled", "disabledat", "blocked", "isblocked", "blockedat",
+    "banned", "isbanned", "bannedat", "banneduntil", "suspended", "issuspended", "suspendedat", "suspendedtill",
+    "deactivated", "isdeactivated", "deactivatedat", "deleted", "isdeleted", "deletedat", "discardedat",
+)  # fmt: skip
 _GRANTING = ("active", "isactive", "enabled", "isenabled")
 
 # Column names of other applications for each of our fields, the likeliest first, in their folded form.
@@ -26,7 +30,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "created_at": ("createdat", "created", "datejoined", "registeredat", "signupat", "creationdate",
                    "createddate", "createdon", "insertedat", "joinedat",
                    "createdatetime", "userregistered"),
-    "last_login_at": ("lastloginat", "lastlogin", "lastsigninat", "currentsigninat", "lastsignin"),
+    # Devise has both: the current one came after the last one.
+    "last_login_at": ("lastloginat", "lastlogin", "currentsigninat", "lastsigninat", "lastsignin"),
     "oauth_id": ("oauthid", "oauthsub", "oauthuid", "oidcsub", "oidcid", "openid", "providerid",
                  "provideruserid", "provideruid", "externalid", "sub"),
     "profile_picture": ("profilepicture", "picture", "pictureurl", "avatarurl", "avatar", "photourl", "photo",

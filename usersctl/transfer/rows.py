@@ -104,7 +104,8 @@ def csv_rows(
     folded = [name.lower() for name in columns]
     duplicate = next((name for name in columns if folded.count(name.lower()) > 1), None)
     if duplicate is not None:
-        raise Invalid(f"line {line}: the column {visible(duplicate)} stands twice")
+        problem = f"the column {visible(duplicate)} stands twice" if duplicate else "two columns have no name"
+        raise Invalid(f"line {line}: {problem}", hint="the first line names the columns, each once")
     return columns, _csv_body(rows, columns)
 
 
@@ -141,9 +142,14 @@ def json_rows(text: IO[str]) -> Iterator[SourceRow]:
         most = LONGEST_DOCUMENT // 1024 // 1024
         raise Invalid(f"more than {most} MiB, which is too much for one JSON document: use JSON lines")
     _refuse_other_encodings(document)
-    entries = _parsed(document)
+    hint = "one object a line is read with --format jsonl; jq takes an array out of an object: jq .users FILE"
+    try:
+        entries = _parsed(document)
+    except Invalid as error:
+        error.hint = hint
+        raise
     if not isinstance(entries, list):
-        raise Invalid("not a JSON array of objects")
+        raise Invalid("not a JSON array of objects", hint=hint)
     for number, entry in enumerate(entries, 1):
         yield f"entry {number}", _object(entry)
 

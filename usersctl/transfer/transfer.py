@@ -10,7 +10,7 @@ from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import Invalid, LastAdmin, UsersError
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import OAUTH, UNUSABLE, Credentials, Identity
+from usersctl.models import OAUTH, Credentials, Identity
 from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, kind_of
 from usersctl.store.store import Store
@@ -42,8 +42,9 @@ class Transfer(NamedTuple):
                 sizes.append(file.write(marshal.dumps(batch)))  # JSON takes three times as long
                 options.progress("Checking rows", count, None)
                 count += len(batch)
-            hashes = dict.fromkeys(passwords, UNUSABLE)
-            if not options.dry_run:
+            if options.dry_run:  # like hashes, these differ from each other, and from every stored one
+                hashes = {number: f"not made: {number}" for number in passwords}
+            else:
                 hashes = self._hashed(passwords, options.progress)
             file.seek(0)
             batches = (marshal.loads(file.read(size)) for size in sizes)  # noqa: S302 - just written

@@ -101,8 +101,8 @@ class Leader(threading.Thread):
                 # If the database is unusable, requests report it; the next attempt follows soon.
                 with suppress(UsersError):
                     self._service.store.truncate_log()
-                    self._service.deletion.carry_out(by=SYSTEM)
                     self._service.claims.expire()
+                    self._service.deletion.carry_out(by=SYSTEM)  # other data may belong to an account
                 tidy_at = time.monotonic() + TIDY_EVERY
 
     def _end_jobs(self) -> None:

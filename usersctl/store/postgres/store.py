@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from usersctl.clock import Clock
-from usersctl.errors import Busy, ServerAway, StoreUnusable, Taken, UsersError
+from usersctl.errors import Busy, Referred, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
 from usersctl.store.content import pour, tables
@@ -344,6 +344,8 @@ class PostgresStore(Store):
             return self._away(error)
         if error.state in _BUSY:
             return Busy("The database is busy, please try again", retry_after=2, hint=_LOCKED)
+        if error.state == "23503":  # a foreign key, and not one of the schema
+            return Referred()
         problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
         if problem is None:
             raise error
