@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, create_user
 from support.faults import LONG, OPEN
 from support.web import Client, Reply, Site
@@ -42,7 +43,7 @@ def test_two_admins_who_remove_each_other_leave_one(make_site: Callable[..., Sit
     with ThreadPoolExecutor(2) as pool:
         for number in range(ROUNDS):
             users = only_admins(site.service, number)
-            tokens = [site.service.sessions.open(user, remember=False).token for user in users]
+            tokens = [open_session(site.service, user).token for user in users]
 
             def act(
                 which: int, number: int = number, users: list[User] = users, tokens: list[str] = tokens

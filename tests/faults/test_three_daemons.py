@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.daemons import wait_for
 from support.fakes import FakeClock
@@ -296,7 +297,7 @@ def test_two_admins_who_remove_each_other_leave_one(three: House) -> None:
     with ThreadPoolExecutor(2) as pool:
         for number in range(ROUNDS):
             users = only_admins(service, number)
-            clients = [three.client(service.sessions.open(user, remember=False).token) for user in users]
+            clients = [three.client(open_session(service, user).token) for user in users]
 
             def act(
                 which: int, users: list[User] = users, clients: list[Client] = clients, n: int = number
@@ -342,7 +343,7 @@ def test_parallel_registrations_of_one_address_make_one_account(three: House) ->
 def test_a_revocation_holds_at_the_next_request_on_every_daemon(three: House) -> None:
     (user,) = three.people(1, "revoked")
     for n in range(6):
-        token = three.service.sessions.open(user, remember=False).token
+        token = open_session(three.service, user).token
         clients = [three.daemons.client(index) for index in (n % 3, (n + 1) % 3, (n + 2) % 3)]
         for client in clients:
             client.cookies["auth_token"] = token
