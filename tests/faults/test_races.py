@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from support.accounts import open_session
-from support.commands import OPERATOR, create_user
+from support.accounts import only_admins, open_session
 from support.faults import LONG, OPEN
 from support.web import Client, Reply, Site
 
-from usersctl.models import User, UserFilter
-from usersctl.service import Service
+from usersctl.models import User
 
 ROUNDS = 500 if LONG else 150
 WAYS: tuple[Callable[[Client, int, int], Reply], ...] = (
@@ -24,16 +22,6 @@ WAYS: tuple[Callable[[Client, int, int], Reply], ...] = (
     lambda client, me, _other: client.patch(f"/api/users/{me}", {"role": "user"}),
     lambda client, me, _other: client.delete(f"/api/users/{me}"),
 )
-
-
-def only_admins(service: Service, number: int) -> list[User]:
-    def admin(which: int) -> User:
-        return create_user(service, f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
-
-    users = [admin(0), admin(1)]
-    others = service.accounts.page(UserFilter(role="admin"), limit=100).users
-    service.accounts.delete([other.id for other in others if other not in users], by=OPERATOR)
-    return users
 
 
 @pytest.mark.slow

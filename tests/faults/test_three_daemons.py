@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from support import postgres
-from support.accounts import open_session
+from support.accounts import only_admins, open_session
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.daemons import wait_for
 from support.fakes import FakeClock
@@ -32,7 +32,7 @@ from support.web import Client, Reply
 
 from usersctl.config import Settings
 from usersctl.mail.kinds import RESET
-from usersctl.models import User, UserFilter
+from usersctl.models import User
 from usersctl.service import Service, build
 from usersctl.store.conninfo import Conninfo
 from usersd.background import leader, scheduler
@@ -272,16 +272,6 @@ def test_the_leader_hears_of_an_email_that_another_daemon_queues(
 
 
 # --- requests at once ---
-
-
-def only_admins(service: Service, number: int) -> list[User]:
-    def admin(which: int) -> User:
-        return create_user(service, f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
-
-    users = [admin(0), admin(1)]
-    others = service.accounts.page(UserFilter(role="admin"), limit=100).users
-    service.accounts.delete([other.id for other in others if other not in users], by=OPERATOR)
-    return users
 
 
 WAYS: tuple[Callable[[Client, int], Reply], ...] = (

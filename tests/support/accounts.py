@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from usersctl.models import UNKNOWN_CLIENT, Actor, Client, Session, User
+from support.commands import OPERATOR, create_user
+
+from usersctl.models import UNKNOWN_CLIENT, Actor, Client, Session, User, UserFilter
 from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.sessions import Opened
@@ -44,3 +46,15 @@ def author(opened: Any, *, as_admin: bool = False) -> Actor:
 
 def signed_in_admin(service: Service, user: User) -> Actor:
     return author(open_session(service, user), as_admin=True)
+
+
+def only_admins(service: Service, number: int) -> list[User]:
+    """Two new ones. `number`: of the round, for their addresses."""
+
+    def admin(which: int) -> User:
+        return create_user(service, f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
+
+    users = [admin(0), admin(1)]
+    others = service.accounts.page(UserFilter(role="admin"), limit=100).users
+    service.accounts.delete([other.id for other in others if other not in users], by=OPERATOR)
+    return users
