@@ -80,8 +80,7 @@ class AuthTokens(Statements):
 
     def has_token(self, token_hash: bytes) -> bool:
         """Also one that has expired, or that a lockdown refuses for the time being."""
-        statement = "SELECT 1 FROM auth_tokens WHERE token_hash = ?"
-        return self._run(statement, (token_hash,)).fetchone() is not None
+        return self._number("SELECT 1 FROM auth_tokens WHERE token_hash = ?", (token_hash,)) == 1
 
     def use_tokens(self, sessions: Sequence[Session]) -> None:
         """Leaves out a session that is gone, also if a restored database has another one of this id."""
