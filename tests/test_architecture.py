@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 BOTTOM = "errors events models clock durations secrets config fields schedule colours text store.conninfo"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
-    " changes expiry groups ways_in factors.sealing factors.changes"
+    " changes groups ways_in factors.sealing factors.changes"
 )
 CORE = {
     "errors": "",
@@ -56,7 +56,6 @@ CORE = {
     "addresses": f"{BOTTOM} passwords store mail invited",
     "credentials": f"{BOTTOM} store mail invited",
     "changes": "credentials invited models permissions store",
-    "expiry": "models store",
     "groups": "errors fields models store permissions",
     "ways_in": "config passwords store",
     "accounts": JOURNEY,
