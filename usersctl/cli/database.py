@@ -143,10 +143,9 @@ def _stem(store: Store) -> str:
 
 
 def _sealer(run: "Invocation") -> "Sealer":
-    from usersctl.factors.sealing import Sealer, key_file
+    from usersctl.factors.sealing import Sealer
 
-    settings = run.loaded.settings
-    return Sealer(settings.secret_keys, key_file(settings.database))
+    return Sealer.of(run.loaded.settings)
 
 
 def _record(run: "Invocation", file: Path, accounts: int) -> None:
