@@ -78,7 +78,7 @@ CORE = {
     "factors": f"{JOURNEY} factors.recovery_codes",
     "factors.recovery_codes": "secrets",
     "factors.changes": f"{BOTTOM} store mail factors.recovery_codes",
-    "factors.sealing": "clock config errors ownership secrets store.conninfo",
+    "factors.sealing": "clock config errors ownership secrets store",
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions cleanup registration recovery deletion invitations freshness"

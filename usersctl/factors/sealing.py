@@ -19,6 +19,7 @@ from usersctl.errors import KeyUnusable
 from usersctl.named import NamedTuple
 from usersctl.ownership import give_to
 from usersctl.secrets import new_token, random_bytes
+from usersctl.store.database_file import to_disk
 
 FILE = "users.key"
 NO_KEY = "auth.secretKey is not set, so no authenticator app can be added to a database on a server"
@@ -135,7 +136,7 @@ class KeyFile(NamedTuple):
                     opened.flush()
                     os.fsync(handle)
                 yield file
-                _to_disk(folder)
+                to_disk(folder)
             finally:
                 file.unlink(missing_ok=True)
         except OSError as error:
@@ -163,14 +164,6 @@ def _remove_unfinished(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process is done with its file
             if utc_now().timestamp() - path.lstat().st_mtime > _A_MINUTE:
                 path.unlink()
-
-
-def _to_disk(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Sealer(NamedTuple):
