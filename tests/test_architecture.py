@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 BOTTOM = "errors events models clock durations secrets config fields schedule colours text store.conninfo"
 JOURNEY = (  # and never another journey
     f"{BOTTOM} foreign_hashes passwords store permissions throttle devices lockdown mail invited addresses credentials"
-    " changes expiry groups ways_in factors.sealing factors.changes"
+    " changes groups ways_in factors.sealing factors.changes"
 )
 CORE = {
     "errors": "",
@@ -56,7 +56,6 @@ CORE = {
     "addresses": f"{BOTTOM} passwords store mail invited",
     "credentials": f"{BOTTOM} store mail invited",
     "changes": "credentials invited models permissions store",
-    "expiry": "models store",
     "groups": "errors fields models store permissions",
     "ways_in": "config passwords store",
     "accounts": JOURNEY,
@@ -79,7 +78,7 @@ CORE = {
     "factors": f"{JOURNEY} factors.recovery_codes",
     "factors.recovery_codes": "secrets",
     "factors.changes": f"{BOTTOM} store mail factors.recovery_codes",
-    "factors.sealing": "clock config errors ownership secrets store.conninfo",
+    "factors.sealing": "clock config errors ownership secrets store",
     "doctor": f"{JOURNEY} deadline oauth",
     "service": (
         f"{JOURNEY} readiness accounts claims session_uses sessions cleanup registration recovery deletion invitations freshness"

@@ -1,4 +1,4 @@
-"""Changes of accounts by an admin, within a transaction: one account by its page, many by a file."""
+"""Changes of accounts by an admin, one by its page or many by a file, and deletions: steps of a transaction."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -54,3 +54,13 @@ def delete_users(tx: Transaction, users: Iterable[User], *, by: Actor, **details
     for user in users:
         tx.delete_user(user.id)
         tx.audit(by, "delete", user, **details)
+
+
+def delete_due(tx: Transaction, by: Actor, at_most: int) -> int:
+    """Accounts whose owners deleted them, when the time to undo that is over. In a lockdown, in which no owner could undo
+    it, they wait."""
+    if tx.lockdown() is not None:
+        return 0
+    due = tx.users_to_delete(at_most)
+    delete_users(tx, due, by=by, requested=True)
+    return len(due)

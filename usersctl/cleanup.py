@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from usersctl.addresses import expire_claims, remove_old_registrations
+from usersctl.changes import delete_due
 from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.errors import UsersError
 from usersctl.events import TRIED_FOR
-from usersctl.expiry import delete_due
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import Actor, Cleanup

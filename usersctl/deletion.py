@@ -1,10 +1,10 @@
 """The deletion of one's own account: requested, perhaps confirmed by email, undone by email, carried out after a while."""
 
+from usersctl.changes import delete_due, delete_users
 from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, owner_of, shut_out
 from usersctl.errors import Unauthenticated
-from usersctl.expiry import delete_due
 from usersctl.fields import lookup_key
 from usersctl.invited import settle
 from usersctl.lockdown import refuse_in_lockdown
@@ -79,8 +79,7 @@ class Deletion(NamedTuple):
         """At once, or after the time to undo. The "this wasn't me" links stay: they are the owner's against a thief."""
         keep_an_admin(tx, [user])
         if not self.settings.deletion_grace:
-            tx.delete_user(user.id)
-            tx.audit(by, "delete", user, own=True)
+            delete_users(tx, [user], by=by, own=True)
             return
         settle(tx, user)
         shut_out(tx, user)

@@ -220,7 +220,6 @@ class TotpSecret(NamedTuple):
     user_id: int
     secret: bytes  # sealed
     created_at: str
-    last_step: int
 
 
 class Passkey(NamedTuple):
@@ -229,8 +228,6 @@ class Passkey(NamedTuple):
     credential_id: bytes
     rp_id: str  # the host name that it was made for
     public_key: bytes
-    algorithm: int
-    sign_count: int
     name: str
     synced: bool
     created_at: str

@@ -228,9 +228,9 @@ class Service:
 
     @cached_property
     def sealer(self) -> "Sealer":
-        from usersctl.factors.sealing import Sealer, key_file
+        from usersctl.factors.sealing import Sealer
 
-        return Sealer(self.settings.secret_keys, key_file(self.store.database))
+        return Sealer.of(self.settings)
 
     @cached_property
     def factor_reset(self) -> "FactorReset":

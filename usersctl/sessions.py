@@ -158,38 +158,30 @@ class Sessions(NamedTuple):
             check = None
             if factor is not None and verified.user.factors:
                 check = factor(verified.user.id)
-            return self.open(verified.user, remember=remember, client=client, verified=verified, check=check)
+            return self._open(verified, remember, client, check)
         except (Forbidden, KeyUnusable, LockedDown, _HashChangedError):
             self.throttle.uncount(verified.counter)  # the password was right
             raise
 
-    def open(
-        self,
-        user: User,
-        *,
-        remember: bool,
-        client: Client = UNKNOWN_CLIENT,
-        verified: Verified | None = None,
-        check: Check | None = None,
+    def _open(
+        self, verified: Verified, remember: bool, client: Client, check: Check | None
     ) -> Opened | Pending:
-        """For a user who has proved their identity: by a password (`verified`) or in another way."""
         # Codes are counted, and the end of a session that the client sent is in the audit trail.
         with self.store.write(alone=check is not None or bool(client.tokens)) as tx:
-            refuse_in_lockdown(tx, user)
-            current = tx.credentials_of(user.id)
-            if verified and current is None:
+            refuse_in_lockdown(tx, verified.user)
+            current = tx.credentials_of(verified.user.id)
+            if current is None:
                 raise Unauthenticated("Invalid email or password")
-            if verified and current and current.password_hash != verified.password_hash:
+            if current.password_hash != verified.password_hash:
                 raise _HashChangedError("Invalid email or password")
-            if current is not None:
-                user = current.user
-            if current is None or not user.active:
+            user = current.user
+            if not user.active:
                 raise Inactive(user.inactive_because)
             opened = None
             # The code is committed as tried, and the password check stays counted as failed.
             with suppress(InvalidCode):
                 opened = self.open_in(tx, user, remember=remember, client=client, check=check)
-            if verified and opened is not None:
+            if opened is not None:
                 self._note_right_password(tx, verified, opened)
         if opened is None:
             raise InvalidCode
@@ -281,7 +273,6 @@ class Sessions(NamedTuple):
         self,
         token: str,
         *,
-        use: bool = True,
         renews: bool = True,
         nonblocking: bool = False,
         groups: bool = False,
@@ -304,14 +295,12 @@ class Sessions(NamedTuple):
             self._write_uses(nonblocking=nonblocking)
         with self.store.glance() as tx:
             look = tx.session_with_groups if groups else tx.session
-            session_and_user = look(digest(token))
-        if session_and_user is None:
+            known = look(digest(token))
+        if known is None:
             return None
-        session, user = session_and_user
+        session, user = known
         if session.ranges is not None and not is_within(caller.ip, session.ranges):
             return None
-        if not use:
-            return session_and_user
         latest = self.uses.latest(session)
         if not self._is_due(latest, tx.now, renews=renews):
             return latest, user
@@ -386,9 +375,9 @@ class Sessions(NamedTuple):
         with self.store.write() as tx:
             return _sign_out(tx, token, ip)
 
-    def listed(self, user_id: int | None = None) -> list[Session]:
+    def listed(self, user_id: int) -> list[Session]:
         with self.store.read() as tx:
-            return list(tx.tokens(user_id, live=True))
+            return list(tx.live_tokens_of(user_id))
 
     def revoke(
         self, token_id: int, *, by: Actor, user_id: int | None = None, kind: TokenKind | None = None

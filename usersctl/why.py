@@ -288,7 +288,7 @@ class Why(NamedTuple):
         return True
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
-        kinds = [token.kind for token in tx.tokens(user.id, live=True)]
+        kinds = [token.kind for token in tx.live_tokens_of(user.id)]
         tokens = kinds.count("api")
         message = f"{len(kinds) - tokens} open, {counted(tokens, 'API token')}"
         return _note("sessions", f"{message}; last login {user.last_login_at or 'never'}")

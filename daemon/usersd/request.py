@@ -187,28 +187,28 @@ class Request:
         user, _, password = raw.decode(errors="replace").partition(":")
         return user, password
 
+    def cookies(self, name: str, pattern: re.Pattern[str] = TOKEN_PATTERN) -> list[str]:
+        """Every value of a cookie: another application on this host may have set one of the same name."""
+        header = self.environ.get("HTTP_COOKIE")
+        return cookie_values(header, name, pattern) if header else []
+
     @lazy
     def cookie_tokens(self) -> list[str]:
-        """Every value of the session cookie: another application on this host may have set one of the same name."""
-        header = self.environ.get("HTTP_COOKIE")
-        if not header:
-            return []
-        return cookie_values(header, self.settings.session_cookie)
+        return self.cookies(self.settings.session_cookie)
 
     @property
     def pending_tokens(self) -> list[str]:
         """Of sign-ins that wait for their second factor."""
-        return cookie_values(self.environ.get("HTTP_COOKIE", ""), self.settings.pending_cookie)
+        return self.cookies(self.settings.pending_cookie)
 
     @property
     def passkey_browsers(self) -> tuple[str, ...]:
         """What this browser was named when it asked for challenges."""
-        return tuple(cookie_values(self.environ.get("HTTP_COOKIE", ""), self.settings.passkey_cookie))
+        return tuple(self.cookies(self.settings.passkey_cookie))
 
     @property
     def device_cookies(self) -> tuple[str, ...]:
-        header = self.environ.get("HTTP_COOKIE", "")
-        return tuple(cookie_values(header, self.settings.device_cookie, DEVICE_PATTERN))
+        return tuple(self.cookies(self.settings.device_cookie, DEVICE_PATTERN))
 
     # The `error` of a sign-in through the provider has four values only. Our own sign-in page finds more in a cookie.
 
@@ -221,7 +221,7 @@ class Request:
 
     def take_reason(self) -> str:
         """The detail that the last sign-in of this browser left, once. It may be any text."""
-        details = cookie_values(self.environ.get("HTTP_COOKIE", ""), self._reason_cookie)
+        details = self.cookies(self._reason_cookie)
         if details:
             self.new_cookies.set(self._reason_cookie, "", max_age=0)
         return "".join(details[:1])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.accounts import author
+from support.accounts import author, open_session
 from support.authenticator import Authenticator
 from support.commands import OPERATOR, PASSWORD
 from support.databases import add_database, database_at, fields_of
@@ -195,11 +195,11 @@ class House:
             claim = {"claimed_email": f"new-{user.email}", "claim_expires_at": "2999-01-01T00:00:00.000Z"}
             tx.change_user(user.id, **claim)
         link(self.elsewhere, user.id, str(user.id))
-        opened = [self.elsewhere.sessions.open(user, remember=False) for _ in range(2)]
+        opened = [open_session(self.elsewhere, user) for _ in range(2)]
         # With an end, or the cleanup would remove it, and note that.
         year = timedelta(days=365)
         made = self.elsewhere.sessions.create_api_token(user.id, name="ci", lifetime=year, by=OPERATOR)
-        session_of_named = self.elsewhere.sessions.open(named, remember=False).session
+        session_of_named = open_session(self.elsewhere, named).session
         unconfirmed = self.elsewhere.registration.register(
             f"unconfirmed-{self.callers}@example.com", "Zoe", PASSWORD, by=OPERATOR
         )

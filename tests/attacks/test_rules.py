@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.spellings import (
     ASKS,
@@ -211,7 +212,7 @@ def test_no_spelling_of_a_closed_path_opens_the_gate(
 ) -> None:
     service = make_service(whitelist=WHITELIST, **rules)
     user = add()
-    token = service.sessions.open(user, remember=False).token
+    token = open_session(service, user).token
     reached: list[str] = []
 
     def behind(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
@@ -233,7 +234,7 @@ def test_a_new_role_counts_at_the_next_request_through_the_gate(make_service: Ca
     service = make_service(role_rules=RULES)
     ada = create_user(service, "ada@example.com", "Ada", PASSWORD, role="admin", by=OPERATOR)
     create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
-    token = service.sessions.open(ada, remember=False).token
+    token = open_session(service, ada).token
     statuses: list[str] = []
     gate = Gate(lambda _environ, start: start("200 OK", []) or [], service)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command
 from support.factors import SEED, add_authenticator_apps, add_factors, opened_secrets
 from support.tables import audit, everything, query
@@ -64,8 +65,8 @@ def test_accounts_without_a_second_factor_are_listed(usersctl: Command) -> None:
 def test_a_reset_takes_all_factors_away_and_ends_all_sessions(usersctl: Command) -> None:
     usersctl.add("ada", "bob")
     with usersctl.service() as service:
-        service.sessions.open(service.accounts.get(1), remember=True)
-        service.sessions.open(service.accounts.get(2), remember=True)
+        open_session(service, service.accounts.get(1), remember=True)
+        open_session(service, service.accounts.get(2), remember=True)
         add_factors(service, 1)
     done = usersctl.ok("factor", "reset", "ada@example.com")
     assert done.stdout == (
@@ -101,7 +102,7 @@ def test_a_reset_is_of_the_chosen_kinds_and_codes_end_with_the_last_factor(users
 def test_a_reset_without_anything_to_take_away_changes_nothing(usersctl: Command) -> None:
     usersctl.add("ada")
     with usersctl.service() as service:
-        service.sessions.open(service.accounts.get(1), remember=True)
+        open_session(service, service.accounts.get(1), remember=True)
         rows = len(audit(service))
     done = usersctl.ok("factor", "reset", "1")
     assert done.stdout == "ada@example.com has none of them; nothing to do\n"

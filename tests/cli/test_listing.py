@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,14 +111,16 @@ def test_a_csv_list_holds_no_formula(usersctl: Command) -> None:
     assert [row["id"] for row in rows] == ["1", "2"]
 
 
+def listed_names(usersctl: Command, *words: str) -> str:
+    return " ".join(row[1].partition("@")[0] for row in usersctl.ok("list", *words).rows)
+
+
 def test_lists_are_filtered_searched_and_sorted(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("grace", active=False)
     usersctl.add("eve")
 
-    def emails(*words: str) -> str:
-        return " ".join(row[1].partition("@")[0] for row in usersctl.ok("list", *words).rows)
-
+    emails = partial(listed_names, usersctl)
     assert emails() == "ada eve grace"
     assert emails("--desc") == "grace eve ada"
     assert emails("--sort", "created") == "ada grace eve"
@@ -138,9 +141,7 @@ def test_lists_are_filtered_by_state_and_group(usersctl: Command) -> None:
     usersctl.ok("group", "create", "staff")
     usersctl.ok("group", "add", "staff", "2", "3")
 
-    def emails(*words: str) -> str:
-        return " ".join(row[1].partition("@")[0] for row in usersctl.ok("list", *words).rows)
-
+    emails = partial(listed_names, usersctl)
     assert emails("--state", "active") == "ada bob"
     assert emails("--state", "deactivated") == "eve"
     assert emails("--state", "locked") == "bob"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.accounts import author
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD, Command, by_hand
 from support.daemons import serving, wait_for
 from support.postbox import Postbox, link_in, scripted_server, smtp_server
@@ -332,7 +332,7 @@ def test_link_reset_says_that_an_inactive_account_stays_inactive(usersctl: Comma
 def claimed(usersctl: Command, user: User, email: str) -> None:
     """The user gives a new address, over HTTP."""
     with usersctl.service() as service:
-        opened = service.sessions.open(user, remember=False)
+        opened = open_session(service, user)
         service.accounts.update(user.id, email=email, by=author(opened))
 
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.accounts import open_session
 from support.backups import emails, names, report_on, restored, saved
 from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.databases import held
@@ -205,7 +206,7 @@ def test_an_owner_can_undo_a_deletion_after_a_restore(
 ) -> None:
     (root,) = usersctl.add("root", role="admin")
     with usersctl.service() as service:
-        session = service.sessions.open(ada, remember=False).session
+        session = open_session(service, ada).session
         assert service.deletion.request(ada.id, PASSWORD, session_id=session.id, by=OPERATOR)
         before = last_link(service, ada.email)
     file = saved(usersctl)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.accounts import author
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD, USERSCTL, Command, by_hand
 
 from usersctl.models import Client
@@ -276,7 +276,7 @@ def test_audit_filters_by_action_and_shows_the_newest_rows(usersctl: Command) ->
 def test_addresses_stand_beside_ids_in_audit_and_token_list(usersctl: Command) -> None:
     ada, eve = usersctl.add("ada", "eve", role="admin")
     with usersctl.service() as service:
-        opened = service.sessions.open(ada, remember=False)
+        opened = open_session(service, ada)
         service.accounts.update(eve.id, name="Eve L", by=author(opened))
     (row,) = usersctl.ok("audit", "--action", "update", "--json").json
     assert (row["actor"], row["actor_email"], row["email"]) == (f"user:{ada.id}", ada.email, eve.email)

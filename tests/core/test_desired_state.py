@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.accounts import open_session
 from support.commands import HASH, OPERATOR, create_user
 from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
@@ -383,7 +384,7 @@ def test_only_accounts_of_the_file_are_pruned_and_only_if_asked(
 def test_a_deactivated_account_is_signed_out(service: Service, add: Callable[..., User]) -> None:
     add("bob", role="admin")
     user = add("ada")
-    service.sessions.open(user, remember=False)
+    open_session(service, user)
     apply(service, people({"email": ADA, "active": False}), adopt=True)
     assert query(service, "SELECT count(*) FROM auth_tokens") == [(0,)]
     assert [row.action for row in audit(service)][-2:] == ["deactivate", "adopt"]

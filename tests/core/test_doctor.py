@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.accounts import open_session
 from support.backups import ignore
 from support.certificates import make_certificates
 from support.commands import OPERATOR, PASSWORD, Command, create_user
@@ -447,11 +448,11 @@ def test_logins_all_from_one_address_are_a_finding(doctor: Doctor, add: Callable
 
     people = [add(f"user{number}") for number in range(3)]
     for person in people * 4:
-        doctor.service.sessions.open(person, remember=False, client=Client("10.0.0.7"))
+        open_session(doctor.service, person, client=Client("10.0.0.7"))
     trusted = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("192.0.2.1"),)}
     severity, message, _ = doctor.finds("proxies", **trusted)
     assert (severity, "12 logins of 3 users all came from 10.0.0.7" in message) == ("warning", True)
-    doctor.service.sessions.open(people[0], remember=False, client=Client("203.0.113.9"))
+    open_session(doctor.service, people[0], client=Client("203.0.113.9"))
     assert doctor.finds("proxies", **trusted)[0] == "ok"
     everybody = PUBLIC | {"trusted_proxies": (ipaddress.ip_network("0.0.0.0/0"),)}
     assert doctor.finds("proxies", **everybody)[0] == "problem"

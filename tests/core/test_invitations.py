@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support import identities
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.postbox import Link, folder_emails, last_link, link_in, send_all, sent
@@ -320,7 +321,7 @@ def test_a_claim_to_the_address_yields_and_an_invited_address_cannot_be_claimed(
 
 
 def _session(service: Service, user: User) -> bytes:
-    return digest(service.sessions.open(user, remember=False).token)
+    return digest(open_session(service, user).token)
 
 
 def test_forgot_sends_the_invitation_again_while_it_lasts(service: Service, clock: FakeClock) -> None:
@@ -531,7 +532,7 @@ def test_an_account_in_use_is_neither_invited_nor_withdrawn(service: Service) ->
 
 def test_an_account_that_its_owner_deletes_awaits_no_invitation(service: Service) -> None:
     user = create_user(service, ADA, "Ada", None)
-    opened = service.sessions.open(user, remember=False)
+    opened = open_session(service, user)
     service.invitations.again([user.id], WEEK, by=OPERATOR)
     link = last_link(service)
     by = Actor(f"user:{user.id}", None, user.id, digest(opened.token))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.accounts import stored_sessions
 from support.backups import ignore, restored
 from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.factors import add_factors
@@ -496,13 +497,13 @@ def test_readers_go_on_while_a_server_is_restored(on_server: Service, tmp_path: 
 
     def look(done: int, total: int) -> None:
         if done < total:
-            thread = threading.Thread(target=lambda: seen.append(len(on_server.sessions.listed())))
+            thread = threading.Thread(target=lambda: seen.append(len(stored_sessions(on_server))))
             thread.start()
             thread.join()
 
     restored(tmp_path / "saved.db", on_server.store.database, progress=look)
     assert set(seen) == {2}
-    assert on_server.sessions.listed() == []
+    assert stored_sessions(on_server) == []
 
 
 @pytest.mark.parametrize(
@@ -601,7 +602,7 @@ def test_others_read_on_while_a_server_is_upgraded(
 
     def put_and_look(self: NewTables) -> None:
         put(self)
-        thread = threading.Thread(target=lambda: seen.append(len(on_server.sessions.listed())))
+        thread = threading.Thread(target=lambda: seen.append(len(stored_sessions(on_server))))
         thread.start()
         thread.join()
 

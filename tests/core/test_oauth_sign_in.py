@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.documentation import blocks, page
 from support.fakes import FakeClock
@@ -173,7 +174,7 @@ def test_an_account_with_the_address_is_linked(registration: str, request: pytes
 
 def test_a_linked_account_has_two_ways_in(service: Service) -> None:
     user = proven(service)
-    opened = service.sessions.open(user, remember=False)
+    opened = open_session(service, user)
     api = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
     signs_in(service)
     assert can_log_in(service, user)
@@ -205,7 +206,7 @@ def test_linking_an_account_with_an_unproven_address_ends_every_former_access(
         user = service.accounts.update(user.id, email="ada@example.com", by=SYSTEM)
     else:
         user = create_user(service, "ada@example.com", "Eve", PASSWORD, by=OPERATOR)
-    session = service.sessions.open(user, remember=True)
+    session = open_session(service, user, remember=True)
     api = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
     service.recovery.forgot(user.email)
     reset = last_link(service, to="ada@example.com")

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from support.accounts import author
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.identities import link
@@ -50,7 +50,7 @@ def not_me(service: Service, link: Link, email: str | None = None) -> None:
 
 def moved(service: Service, user: User, email: str) -> None:
     """A change of address by who knows the password: claimed and proven."""
-    opened = service.sessions.open(user, remember=False)
+    opened = open_session(service, user)
     service.accounts.update(user.id, email=email, by=author(opened))
     link = last_link(service, to=email)
     service.claims.prove(link.token, link.email, PASSWORD, by=WEB)

@@ -257,7 +257,6 @@ def test_a_token_with_ranges_opens_nothing_from_elsewhere_and_notes_no_use_there
     token = made(service, ada, ranges="10.0.0.0/8 2001:db8::/32").token
     for address in ("192.0.2.7", "2001:db9::1", "unix", None):
         assert service.sessions.check(token, caller=Client(address)) is None
-        assert service.sessions.check(token, caller=Client(address), use=False) is None
     service.sessions.uses.write()
     (stored,) = service.sessions.listed(ada.id)
     assert (stored.last_used_at, stored.ip) == (None, None)

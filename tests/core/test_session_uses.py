@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.accounts import open_session, stored_sessions
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.databases import IN_MEMORY, add_database, database_at, fields_of
 from support.fakes import FakeClock
@@ -62,8 +63,7 @@ def used_after(minutes: float, service: Service, user: User, clock: FakeClock) -
 
 
 def in_database(service: Service) -> Session:
-    with service.store.read() as tx:
-        (session,) = tx.tokens()
+    (session,) = stored_sessions(service)
     return session
 
 
@@ -176,8 +176,7 @@ def test_many_notes_are_written_in_batches(service: Service, ada: User, clock: F
     clock.move(minutes=2)
     assert all(sessions.check(token) for token in tokens)
     uses.write()
-    with service.store.read() as tx:
-        assert {session.last_used_at for session in tx.tokens()} == {stamp(clock())}
+    assert {session.last_used_at for session in stored_sessions(service)} == {stamp(clock())}
 
 
 def test_uses_that_come_while_others_are_written_are_not_overdue(
@@ -283,7 +282,7 @@ def test_a_note_does_not_bring_back_a_session_that_was_removed_after_its_end(
     clock.move(minutes=20)
     assert beside.cleaner.run(by=OPERATOR).expired == 1
     service.sessions.uses.write()
-    assert service.sessions.listed() == []
+    assert stored_sessions(service) == []
     assert service.sessions.check(opened.token) is None
 
 
@@ -328,7 +327,7 @@ class ExpiryMachine(RuleBasedStateMachine):
     @rule(remember=st.booleans())
     def sign_in(self, *, remember: bool) -> None:
         self.persistent, self.idle = remember, PERSISTENT_IDLE if remember else IDLE
-        opened = self.processes[0].service.sessions.open(self.user, remember=remember)
+        opened = open_session(self.processes[0].service, self.user, remember=remember)
         self.token, self.id = opened.token, opened.session.id
         self.moved_at = self.written_at = self.clock()
         self.limit = self.clock() + timedelta(days=30)
@@ -409,8 +408,8 @@ class ExpiryMachine(RuleBasedStateMachine):
         self.processes[number].moved_at = None
 
     def stored(self) -> Session | None:
-        with self.processes[0].service.store.glance() as tx:
-            return tx.token(self.id)
+        sessions = stored_sessions(self.processes[0].service)
+        return next((session for session in sessions if session.id == self.id), None)
 
     @precondition(lambda self: not self.ended)
     @invariant()

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,7 @@ from support.old_databases import (
     OLD,
     OLDER_TOKEN,
     WITH_LAST_LOGIN,
-    make_version_1,
-    make_version_2,
-    make_version_3,
-    make_version_4,
-    make_version_5,
-    make_version_6,
-    make_version_7,
+    make_version,
 )
 from support.postbox import last_link
 from werkzeug.security import generate_password_hash
@@ -573,7 +568,7 @@ def rows_of(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Path) -> None:
-    before = rows_of(make_version_1(path))
+    before = rows_of(make_version(path, 1))
     open_store(path).close()
     after = rows_of(path)
     # A table that the first release had not has an id of its own.
@@ -589,14 +584,14 @@ def test_an_upgrade_of_the_first_release_keeps_every_row_of_every_table(path: Pa
 
 
 def test_an_upgrade_of_the_first_release_has_the_layout_of_a_new_database(path: Path, tmp_path: Path) -> None:
-    open_store(make_version_1(path)).close()
+    open_store(make_version(path, 1)).close()
     open_store(tmp_path / "new.db", create=True).close()
     assert layout_of(path, but=("theirs",)) == layout_of(tmp_path / "new.db")
     assert check(path).problems == []
 
 
 def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_again(path: Path) -> None:
-    before = dump(make_version_1(path))
+    before = dump(make_version(path, 1))
     store = open_store(path)
     assert store.migrated is not None
     assert (store.migrated.accounts, dump(store.migrated.backup)) == (6, before)
@@ -608,7 +603,7 @@ def test_an_upgrade_of_the_first_release_keeps_the_former_file_and_gives_no_id_a
 def test_an_upgrade_of_the_first_release_leaves_one_file_beside_the_database_and_lets_go_of_it(
     path: Path,
 ) -> None:
-    store = open_store(make_version_1(path))
+    store = open_store(make_version(path, 1))
     assert store.migrated is not None
     with store.read() as tx:
         assert [name for _, name, _ in tx._run("PRAGMA database_list")] == ["main"]
@@ -619,14 +614,16 @@ def test_an_upgrade_of_the_first_release_leaves_one_file_beside_the_database_and
 def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = dump(make_version_1(path))
+    before = dump(make_version(path, 1))
     monkeypatch.setattr(upgrade, "_for_its_owner_only", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         open_store(path)
     assert dump(path) == before
 
 
-@pytest.mark.parametrize("make_older", [make, make_version_1], ids=["deployment", "version"])
+@pytest.mark.parametrize(
+    "make_older", [make, partial(make_version, version=1)], ids=["deployment", "version"]
+)
 def test_upgrades_that_fail_leave_no_copies_that_fill_the_disk(
     path: Path, monkeypatch: pytest.MonkeyPatch, make_older: Callable[[Path], Any]
 ) -> None:
@@ -662,7 +659,7 @@ def add_ways_back(path: Path, *ways: tuple[int, str, str, float, float | None]) 
 
 def test_an_upgrade_of_the_first_release_reserves_the_addresses_that_a_link_puts_back(path: Path) -> None:
     add_ways_back(
-        make_version_1(path),
+        make_version(path, 1),
         (2, "third@example.com", "waiting", 1, None),
         (2, "second@example.com", "not_me", 0.5, 6.5),  # sent two days late
         (2, "second@example.com", "sent", 2.5, None),
@@ -689,7 +686,7 @@ def test_not_me_from_the_first_release_puts_the_address_back_after_an_upgrade(
     path: Path, make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
     add_ways_back(
-        make_version_1(path),
+        make_version(path, 1),
         (2, "owner@example.com", "not_me", 2, 5),
         (2, "thief@example.com", "waiting", 1, None),
     )
@@ -707,7 +704,7 @@ def test_not_me_from_the_first_release_puts_the_address_back_after_an_upgrade(
 def test_a_waiting_notice_of_the_first_release_is_sent_after_an_upgrade_and_puts_the_address_back(
     path: Path, make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
-    add_ways_back(make_version_1(path), (2, "owner@example.com", "waiting", 1, None))
+    add_ways_back(make_version(path, 1), (2, "owner@example.com", "waiting", 1, None))
     clock.now = utc_now()
     service = make_service(database=path)
     notice = last_link(service, "owner@example.com")
@@ -717,14 +714,11 @@ def test_a_waiting_notice_of_the_first_release_is_sent_after_an_upgrade_and_puts
 
 
 def test_a_backup_of_the_first_release_is_verified_as_it_would_be_restored(path: Path) -> None:
-    with checked_copy(make_version_1(path)) as (report, _):
+    with checked_copy(make_version(path, 1)) as (report, _):
         assert (report.problems, report.counts["users"]) == ([], 6)
 
 
 # --- later releases; the second had no folded forms, the third no groups and no table of identities, the fourth no factors ---
-
-
-LATER = [make_version_2, make_version_3, make_version_4, make_version_5, make_version_6, make_version_7]
 
 
 def folded_forms(path: Path) -> list[tuple[Any, ...]]:
@@ -733,15 +727,12 @@ def folded_forms(path: Path) -> list[tuple[Any, ...]]:
         return db.execute(query).fetchall()
 
 
-@pytest.mark.parametrize(
-    "make_older",
-    LATER,
-)
+@pytest.mark.parametrize("version", range(2, VERSION))
 def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_new_database(
-    path: Path, tmp_path: Path, make_older: Callable[[Path], Path]
+    path: Path, tmp_path: Path, version: int
 ) -> None:
-    with closing(sqlite3.connect(make_older(path))) as db:
-        if make_older in (make_version_2, make_version_3):  # later ones have the issuer in a table of its own
+    with closing(sqlite3.connect(make_version(path, version))) as db:
+        if version in (2, 3):  # later ones have the issuer in a table of its own
             db.execute("UPDATE users SET oauth_issuer = 'https://id.example' WHERE id > 3")
             db.commit()
     before = rows_of(path)
@@ -761,11 +752,9 @@ def test_an_upgrade_of_a_later_release_keeps_every_row_and_has_the_layout_of_a_n
     assert check(path).problems == []
 
 
-@pytest.mark.parametrize("make_older", [make_version_1, *LATER])
-def test_an_upgrade_of_a_release_names_only_the_columns_that_somebody_added(
-    path: Path, make_older: Callable[[Path], Path]
-) -> None:
-    with closing(sqlite3.connect(make_older(path))) as db:
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_an_upgrade_of_a_release_names_only_the_columns_that_somebody_added(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(make_version(path, version))) as db:
         db.execute("ALTER TABLE users ADD COLUMN phone TEXT")
     _, what = migrated(path)
     assert what is not None
@@ -775,7 +764,7 @@ def test_an_upgrade_of_a_release_names_only_the_columns_that_somebody_added(
 def test_an_api_token_of_before_may_do_after_an_upgrade_what_it_might(
     path: Path, make_service: Callable[..., Service]
 ) -> None:
-    with closing(sqlite3.connect(make_version_5(path))) as db:
+    with closing(sqlite3.connect(make_version(path, 5))) as db:
         db.execute("DELETE FROM lockdown")  # which refuses all tokens
         db.commit()
     known = make_service(database=path).sessions.check(OLDER_TOKEN, caller=Client("192.0.2.7"))
@@ -785,7 +774,7 @@ def test_an_api_token_of_before_may_do_after_an_upgrade_what_it_might(
 
 
 def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
-    with closing(sqlite3.connect(make_version_2(path))) as db:
+    with closing(sqlite3.connect(make_version(path, 2))) as db:
         db.execute("UPDATE users SET name = 'Bjørn ÖDEGÅRD' WHERE id = 1")
         db.execute("UPDATE users SET email = 'u@xn--exmple-cua.com' WHERE id = 2")
         db.execute("UPDATE users SET claimed_email = 'x@xn--exmple-cua.com' WHERE id = 3")
@@ -799,12 +788,9 @@ def test_an_upgrade_folds_names_and_addresses(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "make_older",
-    [make_version_1, *LATER],
-)
-def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callable[[Path], Path]) -> None:
-    with closing(sqlite3.connect(make_older(path))) as db:
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(make_version(path, version))) as db:
         db.execute("UPDATE users SET name = CAST(x'41ff' AS TEXT) WHERE id = 1")
         db.commit()
     open_store(path).close()
@@ -814,7 +800,7 @@ def test_an_upgrade_keeps_a_name_that_is_no_text(path: Path, make_older: Callabl
 
 
 def test_an_upgrade_learns_from_the_trail_what_nothing_counted_before(path: Path) -> None:
-    with closing(sqlite3.connect(make_version_3(path))) as db:
+    with closing(sqlite3.connect(make_version(path, 3))) as db:
         add = "INSERT INTO audit (at, actor, action, details, hash) VALUES (?, 'system', ?, ?, zeroblob(32))"
         for at, action, details in (
             ("2026-11-01T10:00:00.000Z", "register", "{}"),

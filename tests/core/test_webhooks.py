@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support.accounts import signed_in_admin
+from support.accounts import open_session, signed_in_admin
 from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.factors import add_factors
 from support.fakes import FakeClock
@@ -606,7 +606,7 @@ def test_sign_ins_at_once_are_told_in_their_order_and_once(
     def sign_in(service: Service) -> None:
         start.wait(20)
         for n in range(30):
-            service.sessions.open(users[n % 2], remember=False)
+            open_session(service, users[n % 2])
 
     def deliver() -> None:
         webhooks = make_service(webhooks=(OPS,), **changes).webhooks

@@ -8,15 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.databases import add_database, database_at, fields_of
+from support.databases import add_database, database_at
 from support.faults import LONG
-from support.killed import folders_after_kills
+from support.killed import folders_after_kills, opened
 from support.states import apply, world
 from support.tables import query
-
-from usersctl.config import Settings
-from usersctl.service import Service
-from usersctl.store.opening import open_store
 
 USERS = 8 if LONG else 2
 ACT = """
@@ -31,12 +27,6 @@ def act(database):
     desired_state = service_on(database).desired_state
     desired_state.apply(read_state({content!r}), options, confirmed=True, by=operator)
 """
-
-
-def opened(folder: Path) -> Service:
-    database = database_at(folder / "users.db")
-    fields = fields_of(database, folder)
-    return Service(Settings(**fields, base_url="http://localhost", rounds=4), open_store(database))
 
 
 def entry(kind: str, number: int, **fields: object) -> dict[str, object]:

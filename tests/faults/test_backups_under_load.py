@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.faults import FORGOT, LONG, ME, OPEN
 from support.web import Client, Site
@@ -25,7 +26,7 @@ def test_every_backup_under_load_verifies_and_restores(
     site = make_site(database=usersctl.database, **OPEN)
     service, over, answered, gone = site.service, threading.Event(), list[int](), list[int]()
     root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
-    session = service.sessions.open(root, remember=False).token
+    session = open_session(service, root).token
 
     def write(share: int) -> None:
         number = 0

@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import free_port, serving
 from support.fakes import FakeClock
@@ -262,7 +263,7 @@ def test_a_database_that_replaces_another_is_used_at_once_by_readers_and_writers
     with closing(sqlite3.connect(path)) as live, closing(sqlite3.connect(saved)) as copy:
         live.backup(copy)
     saved.chmod(0o600)
-    later = house.service.sessions.open(house.ada, remember=False).token  # stands in the old one only
+    later = open_session(house.service, house.ada).token  # stands in the old one only
     moved(path, tmp_path / "away")
     saved.rename(path)
     house.read_all()

@@ -6,20 +6,18 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
-from support.databases import add_database, database_at, fields_of
+from support.databases import add_database, database_at
 from support.factors import SEED, add_authenticator_apps, opened_secrets
-from support.killed import folders_after_kills
+from support.killed import folders_after_kills, opened
 from support.tables import query
 
 from usersctl.clock import utc_now
-from usersctl.config import Settings
 from usersctl.errors import InvalidCode, Unauthenticated
 from usersctl.factors.recovery_codes import hash_of
 from usersctl.factors.totp import code_at, step_at
 from usersctl.models import UNKNOWN_CLIENT, Proof
 from usersctl.service import Service
 from usersctl.sessions import Pending
-from usersctl.store.opening import open_store
 
 RECOVERY_CODE = "abcd-efgh-ijkl-mnop-qrst-uvwx"
 
@@ -38,12 +36,6 @@ def act(database):
     service = service_on(database)
     service.second_step.finish([{token!r}], {proof!r}, then=service.sessions.finish, client=UNKNOWN_CLIENT, by=operator)
 """
-
-
-def opened(folder: Path) -> Service:
-    database = database_at(folder / "users.db")
-    fields = fields_of(database, folder)
-    return Service(Settings(**fields, base_url="http://localhost", rounds=4), open_store(database))
 
 
 @pytest.fixture

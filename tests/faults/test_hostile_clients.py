@@ -21,6 +21,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
 from support.faults import FORGOT, LONG, ME, done
@@ -84,7 +85,7 @@ def requests(usersctl: Command) -> list[bytes]:
         root = create_user(service, "root@example.com", "Root", PASSWORD, role="admin", by=OPERATOR)
         ada = create_user(service, "ada@example.com", "Ada", PASSWORD, by=OPERATOR)
         admin = service.sessions.create_api_token(root.id, name="x", lifetime=None, by=OPERATOR).token
-        cookie = service.sessions.open(ada, remember=True).token
+        cookie = open_session(service, ada, remember=True).token
     bearer, cookie = f"Authorization: Bearer {admin}", f"Cookie: auth_token={cookie}; other=1"
     credentials = {"email": "ada@example.com", "password": PASSWORD, "rememberMe": True}
     return [
@@ -332,7 +333,7 @@ def test_requests_in_flight_are_answered_after_a_signal(usersctl: Command) -> No
     they like, so only the long version is of the full cost."""
     (ada,) = usersctl.add("ada")
     with usersctl.service() as service:
-        token = service.sessions.open(ada, remember=False).token
+        token = open_session(service, ada).token
     usersctl.configure("limits.enabled = false\n" + ("" if LONG else CHEAP_HASHES))
     login = body_of(
         "POST", "/api/users/session", {"email": ada.email, "password": PASSWORD}, "Connection: close"

@@ -8,12 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from support.commands import OPERATOR, create_user
+from support.accounts import only_admins, open_session
 from support.faults import LONG, OPEN
 from support.web import Client, Reply, Site
 
-from usersctl.models import User, UserFilter
-from usersctl.service import Service
+from usersctl.models import User
 
 ROUNDS = 500 if LONG else 150
 WAYS: tuple[Callable[[Client, int, int], Reply], ...] = (
@@ -25,16 +24,6 @@ WAYS: tuple[Callable[[Client, int, int], Reply], ...] = (
 )
 
 
-def only_admins(service: Service, number: int) -> list[User]:
-    def admin(which: int) -> User:
-        return create_user(service, f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
-
-    users = [admin(0), admin(1)]
-    others = service.accounts.page(UserFilter(role="admin"), limit=100).users
-    service.accounts.delete([other.id for other in others if other not in users], by=OPERATOR)
-    return users
-
-
 @pytest.mark.slow
 def test_two_admins_who_remove_each_other_leave_one(make_site: Callable[..., Site]) -> None:
     site = make_site(**OPEN)
@@ -42,7 +31,7 @@ def test_two_admins_who_remove_each_other_leave_one(make_site: Callable[..., Sit
     with ThreadPoolExecutor(2) as pool:
         for number in range(ROUNDS):
             users = only_admins(site.service, number)
-            tokens = [site.service.sessions.open(user, remember=False).token for user in users]
+            tokens = [open_session(site.service, user).token for user in users]
 
             def act(
                 which: int, number: int = number, users: list[User] = users, tokens: list[str] = tokens

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 from support import databases
+from support.accounts import open_session, stored_sessions
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving, wait_for
 from support.databases import add_database, held, is_sound
@@ -62,7 +63,7 @@ def sign_in(usersctl: Command, count: int = 1, *, remember: bool = False) -> lis
     add_database(usersctl.database)
     with opened(usersctl) as service:
         user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
-        tokens = [service.sessions.open(user, remember=remember).token for _ in range(count)]
+        tokens = [open_session(service, user, remember=remember).token for _ in range(count)]
     make_stale(usersctl)
     return tokens
 
@@ -75,8 +76,8 @@ def make_stale(usersctl: Command) -> None:
 
 
 def stored(usersctl: Command) -> list[Session]:
-    with opened(usersctl) as service, service.store.read() as tx:
-        return list(tx.tokens())
+    with opened(usersctl) as service:
+        return stored_sessions(service)
 
 
 def signed_in(daemon: Daemon, token: str) -> bool:

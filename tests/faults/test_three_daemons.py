@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.accounts import only_admins, open_session
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.daemons import wait_for
 from support.fakes import FakeClock
@@ -31,7 +32,7 @@ from support.web import Client, Reply
 
 from usersctl.config import Settings
 from usersctl.mail.kinds import RESET
-from usersctl.models import User, UserFilter
+from usersctl.models import User
 from usersctl.service import Service, build
 from usersctl.store.conninfo import Conninfo
 from usersd.background import leader, scheduler
@@ -273,16 +274,6 @@ def test_the_leader_hears_of_an_email_that_another_daemon_queues(
 # --- requests at once ---
 
 
-def only_admins(service: Service, number: int) -> list[User]:
-    def admin(which: int) -> User:
-        return create_user(service, f"a{number}-{which}@example.com", "A", None, role="admin", by=OPERATOR)
-
-    users = [admin(0), admin(1)]
-    others = service.accounts.page(UserFilter(role="admin"), limit=100).users
-    service.accounts.delete([other.id for other in others if other not in users], by=OPERATOR)
-    return users
-
-
 WAYS: tuple[Callable[[Client, int], Reply], ...] = (
     lambda client, other: client.patch(f"/api/users/{other}", {"role": "user"}),
     lambda client, other: client.patch(f"/api/users/{other}", {"active": False}),
@@ -296,7 +287,7 @@ def test_two_admins_who_remove_each_other_leave_one(three: House) -> None:
     with ThreadPoolExecutor(2) as pool:
         for number in range(ROUNDS):
             users = only_admins(service, number)
-            clients = [three.client(service.sessions.open(user, remember=False).token) for user in users]
+            clients = [three.client(open_session(service, user).token) for user in users]
 
             def act(
                 which: int, users: list[User] = users, clients: list[Client] = clients, n: int = number
@@ -342,7 +333,7 @@ def test_parallel_registrations_of_one_address_make_one_account(three: House) ->
 def test_a_revocation_holds_at_the_next_request_on_every_daemon(three: House) -> None:
     (user,) = three.people(1, "revoked")
     for n in range(6):
-        token = three.service.sessions.open(user, remember=False).token
+        token = open_session(three.service, user).token
         clients = [three.daemons.client(index) for index in (n % 3, (n + 1) % 3, (n + 2) % 3)]
         for client in clients:
             client.cookies["auth_token"] = token

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.accounts import open_session
 from support.api_tokens import api_token, bearer
 from support.commands import OPERATOR, PASSWORD
 from support.factors import SEED, add_factors
@@ -201,7 +202,7 @@ class Callers:
         clock.move(days=2)
 
     def _open(self, user: Any) -> str:
-        return self.site.service.sessions.open(user, remember=False).token
+        return open_session(self.site.service, user).token
 
     def client(self, caller: str) -> Client:
         if caller == "nobody":
@@ -342,7 +343,7 @@ class States:
             made = service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
             client.headers["Authorization"] = f"Bearer {made.token}"
             return client
-        session = service.sessions.open(user, remember=False).token
+        session = open_session(service, user).token
         if state == "must enrol":
             client.cookies["auth_token"] = session
             return client

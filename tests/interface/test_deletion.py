@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
@@ -245,7 +246,7 @@ def test_a_restart_of_the_daemon_carries_out_what_came_due_while_it_was_away(
 def grace(site: Site) -> Client:
     """Signed in through the provider only."""
     user = site.add("grace", password=None)
-    return site.client(cookies={"auth_token": site.service.sessions.open(user, remember=False).token})
+    return site.client(cookies={"auth_token": open_session(site.service, user).token})
 
 
 def test_an_account_without_a_password_is_deleted_by_the_link_of_an_email(site: Site, grace: Client) -> None:
@@ -302,7 +303,7 @@ def test_requests_to_delete_an_account_are_limited(make_site: Callable[..., Site
     """An account without a password would get an email, and the database a row, for each of them."""
     site = make_site(own_changes_per_hour=3)
     user = site.add("grace", password=None)
-    grace = site.client(cookies={"auth_token": site.service.sessions.open(user, remember=False).token})
+    grace = site.client(cookies={"auth_token": open_session(site.service, user).token})
     assert [grace.delete(ME).status for _ in range(4)] == [200] * 3 + [429]
     assert grace.post(f"{ME}/sessions/end-others").status == 429
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support import postgres
+from support.accounts import open_session
 from support.commands import OPERATOR, create_user
 from support.daemons import free_port, wait_for
 from support.databases import destroy
@@ -50,7 +51,7 @@ class Gated:
     def client(self, user: User | None = None, *, remember: bool = False) -> Client:
         if user is None:
             return Client(self.port)
-        token = self.service.sessions.open(user, remember=remember).token
+        token = open_session(self.service, user, remember=remember).token
         return Client(self.port, cookies={"auth_token": token})
 
 
@@ -291,7 +292,7 @@ def test_on_https_the_gate_reads_the_host_bound_cookie(
     make_service: Callable[..., Service], ada: User
 ) -> None:
     service = make_service(base_url="https://users.example.com")
-    token = service.sessions.open(ada, remember=False).token
+    token = open_session(service, ada).token
     with hosting(Hosted(app=Gate(application, service))) as port:
         assert Client(port, cookies={"__Host-auth_token": token}).get("/x").status == 200
         reply = Client(port, cookies={"auth_token": token}).get("/x")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.accounts import author
+from support.accounts import author, open_session
 from support.commands import Command
 from support.daemons import serving, wait_for
 from support.fakes import FakeClock
@@ -173,7 +173,7 @@ def test_the_leader_ends_claims_that_have_expired(
     two: Two, clock: FakeClock, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader, "TIDY_EVERY", 0.01)
-    opened = two.service.sessions.open(add("ada"), remember=True)
+    opened = open_session(two.service, add("ada"), remember=True)
     two.service.accounts.update(opened.user.id, email="new@example.com", by=author(opened))
     two.start_one_after_the_other()
     clock.move(hours=25)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from support.accounts import open_session
 from support.commands import PASSWORD, Command
 from support.daemons import serving
 
@@ -135,7 +136,7 @@ def prepared(usersctl: Command) -> tuple[str, str]:
             for n in range(CLIENTS)
         ]  # fmt: skip
     assert users[0]
-    token = service.sessions.open(users[0], remember=False).token
+    token = open_session(service, users[0]).token
     service.close()
     return token, hashed
 

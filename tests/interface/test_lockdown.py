@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from support.accounts import stored_sessions
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
@@ -229,7 +230,7 @@ def test_a_login_that_began_before_the_lockdown_is_refused(
     sessions = service.sessions._replace(hasher=Slow())  # type: ignore[arg-type]
     with pytest.raises(LockedDown):
         sessions.login("ada@example.com", PASSWORD)
-    assert service.sessions.listed() == []
+    assert stored_sessions(service) == []
 
 
 def test_an_email_that_waits_in_the_outbox_opens_no_account_in_a_lockdown(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port, serving, wait_for
 from support.databases import destroy
@@ -243,9 +244,9 @@ def test_counts_of_sessions_and_emails_are_current(
 ) -> None:
     ada = add()
     for _ in range(3):
-        service.sessions.open(ada, remember=False)
+        open_session(service, ada)
     clock.move(hours=2)
-    service.sessions.open(ada, remember=True)
+    open_session(service, ada, remember=True)
     service.sessions.create_api_token(ada.id, name="cron", lifetime=None, by=OPERATOR)
     service.recovery.forgot(ada.email)
     counts = CachedCounts(service)()

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, Command, create_user
 from support.databases import destroy
 from support.documentation import ROOT, page
@@ -166,7 +167,7 @@ def test_the_set_up_page_recognises_an_expired_link(site: Site, clock: FakeClock
 def test_only_users_with_a_password_are_asked_for_it(site: Site) -> None:
     ada, grace = site.add(), site.add("grace", password=None)
     client = site.signed_in(ada)
-    token = site.service.sessions.open(grace, remember=False).token
+    token = open_session(site.service, grace).token
     page = site.client(cookies={"auth_token": token}).get("/account").body
     assert b"currentPassword" in client.get("/account").body
     assert b"currentPassword" not in page

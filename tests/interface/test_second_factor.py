@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
 from support.postbox import last_link, link_in, sent
@@ -187,7 +188,7 @@ def test_on_https_the_pending_cookie_has_the_host_prefix(
     site = make_site(base_url="https://accounts.example.com")
     user = site.add()
     client = site.client()
-    client.cookies["__Host-auth_token"] = site.service.sessions.open(user, remember=False).token
+    client.cookies["__Host-auth_token"] = open_session(site.service, user).token
     enrol(client, clock)
     (cookie,) = site.client().login(ADA, PASSWORD).all("Set-Cookie")
     assert cookie.startswith("__Host-auth_pending=")

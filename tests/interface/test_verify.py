@@ -8,6 +8,7 @@ from ipaddress import ip_network
 from urllib.parse import quote, unquote
 
 import pytest
+from support.accounts import open_session, stored_sessions
 from support.commands import OPERATOR, PASSWORD
 from support.databases import destroy
 from support.fakes import FakeClock
@@ -132,7 +133,7 @@ def test_an_application_gets_the_cookies_that_are_not_ours(
 
 def test_the_configured_name_of_the_cookie_is_the_one_that_is_removed(make_site: Make) -> None:
     site = make_site(trusted_proxies=HERE, cookie_name="sid-1", base_url="https://site.example")
-    token = site.service.sessions.open(site.add(), remember=False).token
+    token = open_session(site.service, site.add()).token
     cookie = f"auth_token=theirs; __Host-sid-1={token}; sid-1=old; sid-12=x"
     reply = site.client(headers={"Cookie": cookie}).get(VERIFY, headers=forwarded("/page"))
     assert (reply.status, reply.header("Cookie")) == (200, "auth_token=theirs; sid-12=x")
@@ -280,7 +281,7 @@ def test_an_email_and_an_api_token_pass_as_basic_credentials(with_basic: Site) -
             assert (reply.status, reply.header("Remote-User")) == (200, str(ada.id)), header
             assert reply.header("Authorization") is None
     site.service.sessions.uses.write()
-    (used,) = (session for session in site.service.sessions.listed() if session.kind == "api")
+    (used,) = (session for session in stored_sessions(site.service) if session.kind == "api")
     assert used.last_used_at is not None
     # Only verify takes them.
     assert site.client().get("/api/users/me", headers={"Authorization": header}).status == 401
@@ -899,19 +900,19 @@ def test_verify_sets_no_cookie_and_leaves_the_renewal_to_other_requests(
 ) -> None:
     site = make_site(trusted_proxies=HERE, remember_me_expiration=timedelta(days=7))
     client = site.signed_in(site.add(), rememberMe=True)
-    (session,) = site.service.sessions.listed()
+    (session,) = stored_sessions(site.service)
     for _ in range(20):
         clock.move(hours=1)
         assert client.get(VERIFY, headers=forwarded("/page")).all("Set-Cookie") == []
     site.service.sessions.uses.write()
-    (used,) = site.service.sessions.listed()
+    (used,) = stored_sessions(site.service)
     assert used.last_used_at == "2026-11-21T04:22:19.123Z"
     assert used.expires_at == session.expires_at  # as in the browser's cookie
     clock.move(seconds=5)
     (cookie,) = client.get("/api/users/me").all("Set-Cookie")
     assert "; Max-Age=" in cookie
     site.service.sessions.uses.write()
-    (renewed,) = site.service.sessions.listed()
+    (renewed,) = stored_sessions(site.service)
     assert (renewed.expires_at or "") > (session.expires_at or "")
     assert client.get("/api/users/me").all("Set-Cookie") == []
 

@@ -23,7 +23,7 @@ def emails(database: Database) -> list[str]:
         return [email for (email,) in db.execute("SELECT email FROM users ORDER BY id")]
 
 
-def report_on(database: Database) -> backup.BackupReport:
+def report_on(database: Database) -> backup.Report:
     with closing(open_store(database, write=False)) as store:
         return backup.check_in_use(store)
 

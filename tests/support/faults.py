@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.daemons import Daemon, serving
 from support.web import Client, Reply
@@ -65,7 +66,7 @@ class House:
         )
 
     def _signed_in(self, user: User) -> Client:
-        return Client(self.port, {"auth_token": self.service.sessions.open(user, remember=False).token})
+        return Client(self.port, {"auth_token": open_session(self.service, user).token})
 
     def _link(self, kind: Any, user: User) -> str:
         return self.service.outbox.link(kind, user, by=OPERATOR).partition("token=")[2].partition("&")[0]

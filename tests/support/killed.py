@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from support.databases import IN_MEMORY, database_at, use_database
+from support.databases import IN_MEMORY, database_at, fields_of, use_database
 
+from usersctl.config import Settings
+from usersctl.service import Service
 from usersctl.store.conninfo import Conninfo
+from usersctl.store.opening import open_store
 
 # A process of its own, because it forks, and so must have no threads and no open database.
 _HARNESS = """
@@ -95,6 +98,12 @@ while status == signal.SIGKILL:
     status = os.waitpid(os.fork() or act_on(database), 0)[1]
 sys.exit(status != 0)
 """
+
+
+def opened(folder: Path) -> Service:
+    database = database_at(folder / "users.db")
+    fields = fields_of(database, folder)
+    return Service(Settings(**fields, base_url="http://localhost", rounds=4), open_store(database))
 
 
 @contextmanager

@@ -9,35 +9,7 @@ from usersctl.secrets import digest
 OLDER_TOKEN = "A" * 43  # of an API token from before scopes
 
 
-def make_version_1(path: Path) -> Path:
-    return _make_older(path, 1)
-
-
-def make_version_2(path: Path) -> Path:
-    return _make_older(path, 2)
-
-
-def make_version_3(path: Path) -> Path:
-    return _make_older(path, 3)
-
-
-def make_version_4(path: Path) -> Path:
-    return _make_older(path, 4)
-
-
-def make_version_5(path: Path) -> Path:
-    return _make_older(path, 5)
-
-
-def make_version_6(path: Path) -> Path:
-    return _make_older(path, 6)
-
-
-def make_version_7(path: Path) -> Path:
-    return _make_older(path, 7)
-
-
-def _make_older(path: Path, version: int) -> Path:
+def make_version(path: Path, version: int) -> Path:
     """A database as a release left it, with rows in every table and ids that were given and deleted."""
     now, later = "2026-01-02T03:04:05.678Z", "2036-01-02T03:04:05.678Z"
     with closing(sqlite3.connect(path)) as db:

@@ -27,8 +27,10 @@ def query(service: Service, sql: str, *values: object) -> list[tuple[Any, ...]]:
 
 
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all tables."""
-    return {name: sorted(query(service, f"SELECT * FROM {name}"), key=repr) for name in columns(service)}  # noqa: S608 - our own tables
+    """All rows of all tables, at one moment."""
+    tables = columns(service)
+    with service.store.read() as tx:
+        return {name: sorted(tx._run(f"SELECT * FROM {name}").fetchall(), key=repr) for name in tables}  # noqa: S608 - our own tables
 
 
 def written(service: Service) -> bytes:

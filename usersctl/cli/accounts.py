@@ -186,7 +186,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
     from usersctl.throttle import counter_of  # late, as above
 
     with service.store.read() as tx:
-        sessions = list(tx.tokens(account.id, live=True))
+        sessions = list(tx.live_tokens_of(account.id))
         wait = service.throttle.wait(tx, counter_of(tx, account, account.email))
         stored = tx.credentials_of(account.id)
         claim = tx.claim_of(account.id)

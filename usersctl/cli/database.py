@@ -24,7 +24,7 @@ from usersctl.text import counted
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
     from usersctl.factors.sealing import Sealer
-    from usersctl.store.checks import BackupReport, Begins
+    from usersctl.store.checks import Begins, Report
 
 
 BackupFile = Annotated[Path, Argument(metavar="FILE", help="A file that `db backup` made.")]
@@ -143,10 +143,9 @@ def _stem(store: Store) -> str:
 
 
 def _sealer(run: "Invocation") -> "Sealer":
-    from usersctl.factors.sealing import Sealer, key_file
+    from usersctl.factors.sealing import Sealer
 
-    settings = run.loaded.settings
-    return Sealer(settings.secret_keys, key_file(settings.database))
+    return Sealer.of(run.loaded.settings)
 
 
 def _record(run: "Invocation", file: Path, accounts: int) -> None:
@@ -263,7 +262,7 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
     )
 
 
-def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> NoReturn:
+def _refuse_unsound(run: "Invocation", file: Path, report: "Report") -> NoReturn:
     import shlex  # late: hardly ever needed
 
     message = f"{file} is not sound, and was not restored"
@@ -273,7 +272,7 @@ def _refuse_unsound(run: "Invocation", file: Path, report: "BackupReport") -> No
     raise typer.Exit(ExitCode.UNUSABLE)
 
 
-def _print_report(run: "Invocation", name: str, report: "BackupReport") -> None:
+def _print_report(run: "Invocation", name: str, report: "Report") -> None:
     accounts, rows = report.counts.get("users"), report.counts.get("audit")
     if run.out.json:
         problems = [problem._asdict() for problem in report.problems]

@@ -42,10 +42,11 @@ def move(
     run.out.note(
         f"Now set database = {to_json(name)}, and start the daemon again. {source.name} is marked as moved"
     )
-    if counts["totp_secrets"] and not run.loaded.settings.secret_keys:
-        from usersctl.factors.sealing import key_file
+    settings = run.loaded.settings
+    if counts["totp_secrets"] and not settings.secret_keys:
+        from usersctl.factors.sealing import Sealer
 
-        if key_file(run.loaded.settings.database).place == key_file(target).place:
+        if Sealer.of(settings).place == Sealer.of(settings._replace(database=target)).place:
             return
         apps = counted(counts["totp_secrets"], "authenticator app")
         run.out.note(f"The key of {apps} is in the file users.key: set auth.secretKey to what it holds")

@@ -325,11 +325,11 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Origin]:
     return origins
 
 
-def unread_variables(env: Mapping[str, str] = os.environ) -> str:
+def unread_variables() -> str:
     """Names the variables that look like ones of this program and set nothing; empty if there are none."""
     known = [*VARIABLES, *OTHER_VARIABLES]
-    unread = [name for name in sorted(env) if name.startswith("USERS_") and name not in known]
-    unread = [name for name in unread if provider_key_of(name) is None]
+    ours = [name for name in sorted(os.environ) if name.startswith("USERS_") and name not in known]
+    unread = [name for name in ours if provider_key_of(name) is None]
     if not unread:
         return ""
     import difflib

@@ -18,10 +18,9 @@ MOST_NAMED = 5  # addresses of accounts
 def secret_key(installation: Installation) -> Result | None:
     """The keys that seal the secrets of authenticator apps, once there are some."""
     # late: it loads OpenSSL
-    from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer, key_file
+    from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer
 
-    settings = installation.settings
-    sealer = Sealer(settings.secret_keys, key_file(settings.database))
+    sealer = Sealer.of(installation.settings)
     exposed = None
     if isinstance(sealer.file, KeyFile):
         exposed = _exposed(sealer.file.path, installation.database)

@@ -10,15 +10,16 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from usersctl.clock import utc_now
+from usersctl.config import Settings
 from usersctl.config.values import BadValue, secret_keys
 from usersctl.errors import KeyUnusable
 from usersctl.named import NamedTuple
 from usersctl.ownership import give_to
 from usersctl.secrets import new_token, random_bytes
-from usersctl.store.conninfo import Database
+from usersctl.store.database_file import to_disk
 
 FILE = "users.key"
 NO_KEY = "auth.secretKey is not set, so no authenticator app can be added to a database on a server"
@@ -135,7 +136,7 @@ class KeyFile(NamedTuple):
                     opened.flush()
                     os.fsync(handle)
                 yield file
-                _to_disk(folder)
+                to_disk(folder)
             finally:
                 file.unlink(missing_ok=True)
         except OSError as error:
@@ -157,10 +158,6 @@ class NoKeyFile:
     add = make
 
 
-def key_file(database: Database) -> KeyFile | NoKeyFile:
-    return KeyFile(database) if isinstance(database, Path) else NoKeyFile()
-
-
 def _remove_unfinished(folder: Path) -> None:
     """What killed processes left. A file of one that still runs is younger."""
     for path in folder.glob(f"{_UNFINISHED}*"):
@@ -169,17 +166,14 @@ def _remove_unfinished(folder: Path) -> None:
                 path.unlink()
 
 
-def _to_disk(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class Sealer(NamedTuple):
     configured: tuple[str, ...]  # auth.secretKey
     file: KeyFile | NoKeyFile
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        database = settings.database
+        return cls(settings.secret_keys, KeyFile(database) if isinstance(database, Path) else NoKeyFile())
 
     def __repr__(self) -> str:
         return f"<Sealer by {self.place}>"  # never a secret, wherever it is printed

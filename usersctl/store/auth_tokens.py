@@ -80,8 +80,7 @@ class AuthTokens(Statements):
 
     def has_token(self, token_hash: bytes) -> bool:
         """Also one that has expired, or that a lockdown refuses for the time being."""
-        statement = "SELECT 1 FROM auth_tokens WHERE token_hash = ?"
-        return self._run(statement, (token_hash,)).fetchone() is not None
+        return self._number("SELECT 1 FROM auth_tokens WHERE token_hash = ?", (token_hash,)) == 1
 
     def use_tokens(self, sessions: Sequence[Session]) -> None:
         """Leaves out a session that is gone, also if a restored database has another one of this id."""
@@ -107,18 +106,11 @@ class AuthTokens(Statements):
             ]
             self._run(_CLIENTS.format(", ".join(["(?, ?, ?, ?)"] * len(tokens))), values)
 
-    def token(self, token_id: int) -> Session | None:
-        return self._first(_session_of, f"SELECT {_SESSION} FROM auth_tokens WHERE id = ?", (token_id,))
-
-    def tokens(self, user_id: int | None = None, *, live: bool = False) -> Iterator[Session]:
-        """`live`: only those that have not expired."""
-        where = "TRUE"
-        if user_id is not None:
-            where = "user_id = :user"
-        if live:
-            where += " AND (expires_at IS NULL OR expires_at > :now)"
+    def live_tokens_of(self, user_id: int) -> Iterator[Session]:
+        """Those that have not expired."""
+        where = "user_id = ? AND (expires_at IS NULL OR expires_at > ?)"
         statement = f"SELECT {_SESSION} FROM auth_tokens WHERE {where} ORDER BY id"
-        return map(_session_of, self._run(statement, {"user": user_id, "now": self.now_text}))
+        return map(_session_of, self._run(statement, (user_id, self.now_text)))
 
     def live_tokens(self, user_id: int | None = None) -> Iterator[tuple[Session, str]]:
         """Those that have not expired, of one user or of all, with the address of their user."""

@@ -17,7 +17,7 @@ from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersEr
 from usersctl.models import Actor
 from usersctl.named import NamedTuple
 from usersctl.store import database_file
-from usersctl.store.checks import BackupProblem, BackupReport, Begins, check, check_on_server, unseen
+from usersctl.store.checks import Begins, Problem, Report, check, check_on_server, unseen
 from usersctl.store.conninfo import Conninfo, Database
 from usersctl.store.opening import open_store
 from usersctl.store.progress import Progress
@@ -31,7 +31,7 @@ DELETIONS_WAIT = timedelta(days=7)
 # --- check ---
 
 
-def check_in_use(store: Store, begins: Begins = unseen) -> BackupReport:
+def check_in_use(store: Store, begins: Begins = unseen) -> Report:
     """Checks the database in one snapshot, where it is."""
     if not isinstance(store.database, Conninfo):
         return check(store.database, begins)
@@ -41,7 +41,7 @@ def check_in_use(store: Store, begins: Begins = unseen) -> BackupReport:
 
 
 @contextmanager
-def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[BackupReport, Path]]:
+def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[Report, Path]]:
     """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
     with database_file.temporary_folder("users-check-") as folder:
         copy = folder / "users.db"
@@ -62,7 +62,7 @@ def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[BackupRe
             if _lacks_room(error):
                 raise _no_room_for(file) from None
             message = _described(error, copy).replace(str(copy), str(file))
-            report = BackupReport({}, "", [BackupProblem("file", message)])
+            report = Report({}, "", [Problem("file", message)])
         yield report, copy
 
 

@@ -18,15 +18,15 @@ _OF_THE_INDEX = {f"user_search_{part}" for part in ("data", "idx", "config")}
 MOST_PROBLEMS = 20  # of one check; a damaged file has thousands
 
 
-class BackupProblem(NamedTuple):
+class Problem(NamedTuple):
     check: str
     message: str
 
 
-class BackupReport(NamedTuple):
+class Report(NamedTuple):
     counts: dict[str, int]  # rows of each table; empty where the file could not be read
     head: str  # hash of the audit trail's last row
-    problems: list[BackupProblem]
+    problems: list[Problem]
 
 
 # Is called as each check begins, with its name, its number and how many there are.
@@ -37,7 +37,7 @@ def unseen(_check: str, _number: int, _of: int) -> None:
     """For checks that nobody watches."""
 
 
-def check(path: Path, begins: Begins = unseen, *, read_only: bool = True) -> BackupReport:
+def check(path: Path, begins: Begins = unseen, *, read_only: bool = True) -> Report:
     """Checks a file of the current version in one snapshot."""
     with closing(database_file.connect(path, read_only=read_only)) as connection:
         connection.execute("BEGIN")
@@ -53,24 +53,24 @@ def check(path: Path, begins: Begins = unseen, *, read_only: bool = True) -> Bac
         return _report(tx, checks, begins)
 
 
-def check_on_server(tx: Transaction, begins: Begins = unseen) -> BackupReport:
+def check_on_server(tx: Transaction, begins: Begins = unseen) -> Report:
     """A server checks its pages and references itself."""
     missing = (f"{name} is missing" for name in sorted(tx.missing_parts()))
     return _report(tx, {"schema": missing, "counts": tx.miscounted(), "audit": _trail(tx)}, begins)
 
 
-def _report(tx: Transaction, checks: dict[str, Iterator[str]], begins: Begins) -> BackupReport:
+def _report(tx: Transaction, checks: dict[str, Iterator[str]], begins: Begins) -> Report:
     problems = []
     for number, (name, messages) in enumerate(checks.items(), 1):
         begins(name, number, len(checks))
         try:
-            problems += [BackupProblem(name, message) for message in messages]
+            problems += [Problem(name, message) for message in messages]
         except sqlite3.DatabaseError as error:
-            problems.append(BackupProblem(name, f"cannot be checked: {error}"))
+            problems.append(Problem(name, f"cannot be checked: {error}"))
     with suppress(sqlite3.DatabaseError):  # the checks have reported it
         head = tx.audit_head()
-        return BackupReport(tx.counts(), head.hash.hex() if head else "", problems)
-    return BackupReport({}, "", problems)
+        return Report(tx.counts(), head.hash.hex() if head else "", problems)
+    return Report({}, "", problems)
 
 
 def _integrity(connection: sqlite3.Connection) -> Iterator[str]:

@@ -49,8 +49,7 @@ class LoginFailures(Statements):
     def failure_beyond(self, keep: int) -> str:
         """When the newest failure that is not among the newest `keep`, of addresses without an account, happened; "" if all are."""
         statement = f"SELECT last_failed_at FROM {_BY_AGE} ORDER BY last_failed_at DESC LIMIT 1 OFFSET ?"
-        row = self._run(statement, (keep,)).fetchone()
-        return row[0] if row else ""
+        return self._value(str, statement, (keep,)) or ""
 
     def delete_old_failures(self, until: str, at_most: int) -> int:
         """Those of addresses without an account."""

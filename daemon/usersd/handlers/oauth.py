@@ -21,7 +21,6 @@ from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, ref
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
 from usersd.access import SECOND_STEP, identify, is_navigation_of_another_site, own_path
-from usersd.cookies import cookie_values
 from usersd.handlers.session import set_session_cookie, unless_pending
 from usersd.inputs import Query, optional
 from usersd.openapi.operation import SIGNING_IN, Operation
@@ -237,7 +236,7 @@ def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
     from usersctl.oauth.sign_in import STATE_LIFETIME
 
     key = service.store.signing_key(KEY)
-    for value in cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE):
+    for value in request.cookies(name, _VALUE):
         text = verified(key, PURPOSE, value)
         if text is None:
             continue
@@ -254,7 +253,7 @@ def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
 def _began_at(loopback_url: str, request: Request, name: str) -> bool:
     """Whether a sign-in that comes back to localhost may have begun at the other name of this machine, where its cookie is."""
     is_here = loopback_url.endswith(f"//{request.environ.get('HTTP_HOST', '')}")
-    return not is_here and not cookie_values(request.environ.get("HTTP_COOKIE", ""), name, _VALUE)
+    return not is_here and not request.cookies(name, _VALUE)
 
 
 def _flow_cookies(request: Request) -> list[str]:

@@ -35,7 +35,7 @@ class Caller:
         self.token = ""
 
     def good_token(self) -> str:
-        checked = service().sessions.check(self.token, use=False) if self.token else None
+        checked = service().sessions.check(self.token) if self.token else None
         if checked is None or checked[1].role != self.role:
             self.token = self._new_token()
         return self.token

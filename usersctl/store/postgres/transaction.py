@@ -50,16 +50,16 @@ class PostgresTransaction(Transaction):
         long = self._worth_a_look(words)
         if not long:
             return None
-        ids = set(self._held(long))
+        ids = set(self._holders(long))
         for word in long:
             if len(ids) <= FEW:
-                ids.update(self._held([one for one in long if not word.startswith(one)], begins=word))
+                ids.update(self._holders([one for one in long if not word.startswith(one)], begins=word))
         return list(ids)
 
     def _with_other_names(self, words: Sequence[str], _starts: Sequence[str]) -> list[int]:
-        return self._held(self._worth_a_look(words))
+        return self._holders(self._worth_a_look(words))
 
-    def _held(self, words: Sequence[str], *, begins: str = "") -> list[int]:
+    def _holders(self, words: Sequence[str], *, begins: str = "") -> list[int]:
         """Users who hold these words behind the first character of their names, which begin so; at most FEW and one more."""
         patterns = [pattern(word) for word in words]
         conditions = [_HOLDS_BEHIND] * len(words)
