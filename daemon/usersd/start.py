@@ -124,7 +124,8 @@ def first_run(
 ) -> None:
     """Makes or migrates the database and announces how to make the first admin, before any process is forked.
     `address`: the one that it listens on, if known."""
-    with closing(build(loaded.settings, admin_command=admin_command(loaded))) as service:
+    store = open_store(loaded.settings.database, create=True)  # raises an error while its server is away
+    with closing(build(loaded.settings, store=store, admin_command=admin_command(loaded))) as service:
         is_new = announce(service, log)
         if trial is not None and trial.samples:
             from usersd.development import add_people
