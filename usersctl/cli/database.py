@@ -164,7 +164,7 @@ def verify(
 ) -> None:
     """Check a backup, or the database in use, from end to end.
 
-    Checks pages and indexes, foreign keys, tables and triggers, counts, and the hashes of the audit trail. A backup is
+    Checks pages and indexes, texts, foreign keys, tables and triggers, counts, and the hashes of the audit trail. A backup is
     copied first, and only the copy is opened. Every problem is one line, and the exit code is then 7.
     """
     from usersctl.store import backup as backups

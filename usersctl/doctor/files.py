@@ -212,7 +212,7 @@ def integrity(installation: Installation) -> Result:
     log = installation.log
     was_open = log.exists()
     try:
-        damage = installation.query(lambda tx: tx.broken_page())
+        damage = installation.query(lambda tx: tx.broken_page() or next(tx.not_utf8(), None))
     except UncheckedError as reason:
         if isinstance(installation.opened, UsersError):
             raise
@@ -221,7 +221,7 @@ def integrity(installation: Installation) -> Result:
         raise UncheckedError("another process opened it during the check: repeat it")
     if damage:
         return problem(f"damaged: {damage}", installation.command("db restore FILE"))
-    return ok("every page is sound")
+    return ok("every page and every text is sound")
 
 
 def log(installation: Installation) -> Result:
