@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import io
 import json
+import os
 import re
 import signal
 import stat
@@ -467,6 +468,33 @@ def test_a_dry_run_creates_no_database(usersctl: Command) -> None:
     usersctl.database.touch()  # an import turns an empty file into a database
     assert usersctl.ok("import", "-", "--dry-run", stdin=people).stdout == printed
     assert usersctl.database.stat().st_size == 0
+
+
+@pytest.mark.slow
+def test_what_a_killed_dry_run_left_is_removed_by_the_next_one(usersctl: Command, tmp_path: Path) -> None:
+    usersctl.add("ada")
+    usersctl.env["TMPDIR"] = str(tmp_path)
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("users-import-*"))
+
+    def begun() -> tuple[subprocess.Popen[bytes], Path]:
+        before = folders()
+        process = usersctl.start("import", "-", "--dry-run", stdin=subprocess.PIPE)
+        wait_for(lambda: any((folder / "users.db").exists() for folder in folders() - before))
+        (folder,) = folders() - before
+        return process, folder
+
+    (killed, left), (alive, used) = begun(), begun()
+    killed.kill()
+    killed.communicate()
+    for folder in (left, used):
+        os.utime(folder, times=(0, 0))
+    usersctl.ok("import", "-", "--dry-run", stdin="email\neve@example.com\n")
+    assert folders() == {used}
+    alive.communicate(b"email\neve@example.com\n")
+    assert alive.returncode == 0
+    assert folders() == set()
 
 
 # --- stopped ---

@@ -173,17 +173,11 @@ class DatedBackups(NamedTuple):
         return is_named and path.is_file() and not path.is_symlink()
 
     def _remove_unfinished(self, now: datetime) -> None:
-        """What killed backups left. One that still runs is younger than a day."""
+        """What killed backups left, beside the folders of unfinished copies. One that still runs is younger than a day."""
         for path in self.folder.iterdir():
-            is_copy = path.name.startswith(database_file.UNFINISHED)
-            if not is_copy and not self._is_ours(path, UNVERIFIED):
-                continue
             with suppress(FileNotFoundError):  # another backup removed it
-                if now.timestamp() - path.lstat().st_mtime > A_DAY:
-                    if is_copy:
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink()
+                if self._is_ours(path, UNVERIFIED) and now.timestamp() - path.lstat().st_mtime > A_DAY:
+                    path.unlink()
 
 
 # --- restore ---
