@@ -160,9 +160,11 @@ class DatedBackups(NamedTuple):
                 )
 
     def _remove_old(self, new: Path) -> list[Path]:
-        """The new one stays, also if a clock that was set back makes it the oldest."""
+        """The new one stays, also if a clock that was set back makes it the oldest. Those that a clock which was ahead dated
+        later than it are the first to go."""
         others = [path for path in self.folder.iterdir() if self._is_ours(path, ".db") and path != new]
-        old = sorted(others, reverse=True)[self.keep - 1 :]
+        order = sorted(others, key=lambda path: (path.name < new.name, path.name), reverse=True)
+        old = order[self.keep - 1 :]
         for path in old:
             path.unlink(missing_ok=True)
         return sorted(old)
