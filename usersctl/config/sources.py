@@ -87,7 +87,8 @@ def load(
     if state_folder is not None:
         fields["state_folder"] = state_folder
     _make_absolute(fields, origins, file)
-    fields.setdefault("base_url", f"http://127.0.0.1:{fields.get('port', 8080)}")
+    host = "[::1]" if fields.get("host", "").strip("[]") == "::1" else "127.0.0.1"
+    fields.setdefault("base_url", f"http://{host}:{fields.get('port', 8080)}")
     settings = Settings(**fields)
     _check_together(settings, origins)
     return Loaded(settings, file, origins)
