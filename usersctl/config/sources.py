@@ -357,6 +357,12 @@ def _text_of(file: Path, name: str) -> str:
     return text
 
 
+def refuse_pipe(file: Path, name: str) -> None:
+    """Of a file that is read again later: what opens a pipe or a device may wait for ever, or read without an end."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise ConfigError(f"{name}: is a pipe or a device, not a file")
+
+
 def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
     """Checks that involve several keys."""
 

@@ -20,6 +20,7 @@ from typing import Any
 from usersctl.colours import readable_on
 from usersctl.config import Settings
 from usersctl.config.providers import host_of
+from usersctl.config.sources import refuse_pipe
 from usersctl.errors import ConfigError
 from usersctl.mail.kinds import KINDS
 from usersctl.mail.sending import Undeliverable
@@ -170,6 +171,7 @@ def _header(head: str, name: str) -> str:
 
 
 def _check(file: Path, known: set[str], required: str | None) -> None:
+    refuse_pipe(file, str(file))
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
