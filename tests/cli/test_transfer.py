@@ -265,6 +265,19 @@ def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     assert piped.stderr.splitlines()[0].startswith("usersctl: standard input is not UTF-8: see line ")
 
 
+def test_a_hint_about_a_file_whose_name_begins_with_a_dash_works(usersctl: Command) -> None:
+    written(usersctl, "-p.csv", "email,name\nada@example.com,Zoë\n".encode("latin-1"))
+    refused = usersctl("import", "--format", "csv", "--", "-p.csv")
+    convert = refused.stderr.splitlines()[1].partition(": ")[2]
+    assert convert == "iconv -f latin1 -t utf8 ./-p.csv > ./-p-utf8.csv"
+    assert usersctl.shell(convert).code == 0
+    assert usersctl.ok("import", "--", "-p-utf8.csv").stdout.startswith("Imported: 1 created")
+    written(usersctl, "-backup.db", "no database")
+    refused = usersctl("db", "restore", "--yes", "--", "-backup.db")
+    assert refused.stderr.splitlines()[-1].endswith("see: usersctl db verify ./-backup.db")
+    assert usersctl.shell("usersctl db verify ./-backup.db").code == 7
+
+
 @pytest.mark.parametrize("packed", [zipped(), gzip.compress(b"email\n")], ids=["zip", "gzip"])
 def test_a_spreadsheet_or_a_packed_file_is_no_text_to_convert(usersctl: Command, packed: bytes) -> None:
     file = written(usersctl, "people.csv", packed)
