@@ -119,6 +119,23 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
 
 
 @pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("apply", "FILE"),
+        ("config explain", "KEY"),
+        ("db verify", "FILE"),
+        ("delete --if-exists 1", "USER"),
+        ("export", "FILE"),
+        ("import --format csv", "FILE"),
+        ("show", "USER"),
+    ],
+)
+def test_an_empty_argument_is_misuse(usersctl: Command, words: str, name: str) -> None:
+    refused = usersctl(*words.split(), "")
+    assert (refused.code, refused.stdout, refused.stderr) == (2, "", f"usersctl: {name} is empty\n")
+
+
+@pytest.mark.parametrize(
     ("words", "named"),
     [
         (["list", "--limit", "ten"], "'--limit': 'ten' is not a whole number"),

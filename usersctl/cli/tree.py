@@ -247,11 +247,21 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
             if parameter.metavar and hasattr(parameter.type, "choices"):
                 # In its boxes, Typer would break the choices anywhere. The help of an argument names them.
                 parameter.type.get_metavar = lambda **_: ""
+            if parameter.param_type_name == "argument":
+                parameter.callback = _not_empty
         command.params += shared
         # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
         command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
         command.short_help = re.split(r"(?<=\.)\s", command.help, maxsplit=1)[0]
     return root
+
+
+def _not_empty(_context: Any, parameter: Any, value: Any) -> Any:
+    """Most often an unset variable of a script: no command takes it for a file, a user or everything."""
+    if "" in (value if isinstance(value, tuple | list) else (value,)):
+        name = re.sub(r"[][.]|\|-", "", parameter.human_readable_name)
+        raise Invalid(f"{name} is empty")
+    return value
 
 
 def _commands(group: TyperGroup) -> list[Any]:
