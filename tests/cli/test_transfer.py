@@ -709,6 +709,15 @@ def test_a_stopped_export_leaves_only_the_old_file(usersctl: Command) -> None:
     assert not list(usersctl.folder.glob(".p.csv.*"))
 
 
+@pytest.mark.parametrize("letter", ["a", "ä"])
+def test_an_export_may_have_the_longest_name(usersctl: Command, letter: str) -> None:
+    file = usersctl.folder / f"{letter * (250 // len(letter.encode()))}.csv"
+    assert len(os.fsencode(file.name)) == 254
+    usersctl.add("ada")
+    usersctl.ok("export", file)
+    assert "ada@example.com" in file.read_text()
+
+
 def test_an_empty_database_is_an_empty_export(usersctl: Command) -> None:
     usersctl.ok("db", "init")
     assert usersctl.ok("export", "--json").stdout == "[]\n"
