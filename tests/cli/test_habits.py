@@ -511,7 +511,7 @@ def test_a_secret_is_printed_and_stored_with_an_unwritable_stderr(
         ("delete - --yes", 0),
         ("create eve@example.com --password-stdin", 2),
         ("create eve@example.com", 2),
-        ("import -", 0),
+        ("import - --format jsonl", 0),
     ],
 )
 def test_a_closed_stdin_counts_as_empty(usersctl: Command, words: str, code: int) -> None:
@@ -584,7 +584,7 @@ def test_ctrl_c_is_reported_as_json_with_json(usersctl: Command) -> None:
         ("why 1", 0),
         ("audit", 0),
         ("create eve@example.com --generate", 0),
-        ("import - --dry-run", 0),
+        ("import - --format jsonl --dry-run", 0),
         ("import {folder}/people.csv", 0),
         ("import --from csv:{folder}/people.csv --dry-run", 0),
         ("export {folder}/all.csv", 0),

@@ -115,9 +115,19 @@ def test_an_unknown_file_format_is_refused(usersctl: Command) -> None:
 
 
 def test_an_empty_file_imports_nothing(usersctl: Command) -> None:
-    for form, nothing in (("csv", ""), ("csv", "email\n"), ("json", "[]"), ("jsonl", "")):
+    for form, nothing in (("csv", "email\n"), ("json", "[]"), ("jsonl", "")):
         done = usersctl.ok("import", "-", "--format", form, stdin=nothing)
         assert done.stdout.startswith("Imported: 0 created")
+
+
+@pytest.mark.parametrize("content", ["", "\ufeff", "\n\n"])
+def test_csv_without_a_header_is_broken(usersctl: Command, content: str) -> None:
+    """As what wrote it leaves it when it fails."""
+    file = written(usersctl, "people.csv", content)
+    for source in (("-",), (file,), ("--from", f"csv:{file}")):
+        refused = usersctl("import", *source, stdin=content)
+        assert (refused.code, refused.stdout) == (2, ""), refused
+        assert "no header: the first line has to name the columns" in refused.stderr
 
 
 # --- broken rows ---

@@ -96,7 +96,7 @@ def csv_rows(
 ) -> tuple[list[str], Iterator[SourceRow]]:
     """Returns the names of the columns, and the rows."""
     rows = _fields(text, delimiter)
-    line, header = next(rows, (1, list[str]()))
+    line, header = next(rows, (1, Invalid("no header: the first line has to name the columns")))
     if isinstance(header, Invalid):
         raise Invalid(f"line {line}: {header}")
     columns = [spelled(name.strip()) for name in header]
