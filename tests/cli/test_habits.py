@@ -752,6 +752,26 @@ def test_completion_is_shown_for_a_shell(usersctl: Command, shell: str) -> None:
     assert "_USERSCTL_COMPLETE" in done.stdout
 
 
+def test_completion_in_zsh_completes_at_the_first_tab_and_after_an_equals_sign(usersctl: Command) -> None:
+    script = usersctl(env={"_USERSCTL_COMPLETE": "source_zsh"}).stdout
+    assert "[[ $words[CURRENT] == --*=* ]] && compset -P '*='\n" in script
+    assert "\n[[ $funcstack[1] == _usersctl ]] && _usersctl_completion\n" in script
+
+
+@pytest.mark.parametrize(
+    ("line", "candidates"),
+    [
+        ("list --sort=na", ["--sort=name"]),
+        ("list --sort na", ["name"]),
+        ("token create 1 --scope=users:", ["--scope=users:read", "--scope=users:write"]),
+    ],
+)
+def test_completion_in_fish_gives_whole_words(usersctl: Command, line: str, candidates: list[str]) -> None:
+    env = {"_USERSCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = usersctl(env=env | {"_TYPER_COMPLETE_ARGS": f"usersctl {line}"})
+    assert [each.split("\t")[0] for each in done.stdout.splitlines()] == candidates
+
+
 @pytest.mark.parametrize("option", ["--show-completion", "--install-completion"])
 def test_a_shell_without_completion_is_misuse(usersctl: Command, option: str) -> None:
     command = f"'{sys.executable}' -m usersctl {option}; exit $?"

@@ -292,12 +292,15 @@ def _is_completion() -> bool:
     return "_USERSCTL_COMPLETE" in os.environ
 
 
-def _completion_of_bash() -> AbstractContextManager[None]:
-    if os.environ.get("_USERSCTL_COMPLETE") != "complete_bash":
+def _completion(words: Sequence[str]) -> AbstractContextManager[None]:
+    if not _is_completion() and not any(word.endswith("-completion") for word in words):
         return nullcontext()
-    from usersctl.cli.completion import bash_words
+    from usersctl.cli import completion  # late: it has a part for each shell
 
-    return bash_words()
+    completion.teach_zsh()
+    way = os.environ.get("_USERSCTL_COMPLETE", "")
+    shells = {"complete_bash": completion.bash_words, "complete_fish": completion.fish_words}
+    return shells.get(way, nullcontext)()
 
 
 def _first_words() -> set[str]:
@@ -312,7 +315,7 @@ def run_tree(run: Invocation) -> int:
         os.environ["COLUMNS"] = "10000"  # a description that Typer wraps would be more candidates to fish
     try:
         tree = _tree_for(run.words)
-        with _completion_of_bash():
+        with _completion(run.words):
             result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
