@@ -66,6 +66,13 @@ def test_help_in_a_pipe_has_no_boxes_and_is_not_cut(usersctl: Command) -> None:
         assert "Example: usersctl" in done.stdout
 
 
+def test_python_without_docstrings_has_a_help_that_says_so_and_an_openapi_document(usersctl: Command) -> None:
+    env = {"PYTHONOPTIMIZE": "2"}
+    for words in (["--help"], ["show", "--help"]):
+        assert "because of -OO or PYTHONOPTIMIZE=2" in " ".join(usersctl.ok(*words, env=env).stdout.split())
+    assert usersctl.ok("openapi", env=env).json["paths"].keys() == usersctl.ok("openapi").json["paths"].keys()
+
+
 def test_a_paragraph_of_help_has_no_line_ends() -> None:
     assert [path for path, command in COMMANDS if "\n" in (command.help or "").replace("\n\n", "")] == []
 

@@ -123,6 +123,8 @@ GROUPS = {
 # The command of a group that is meant where none is named.
 DEFAULTS = {"invite": "send"}
 
+_NO_DOCSTRINGS = "Python has removed the description, because of -OO or PYTHONOPTIMIZE=2."
+
 # The shared options that every command's help shows. `usersctl --help` shows the others, too.
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
@@ -251,7 +253,7 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
                 parameter.callback = _not_empty
         command.params += shared
         # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
-        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or _NO_DOCSTRINGS)
         command.short_help = re.split(r"(?<=\.)\s", command.help, maxsplit=1)[0]
     return root
 
