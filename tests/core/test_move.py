@@ -27,6 +27,7 @@ from usersctl.store.database_file import VERSION
 from usersctl.store.move import move
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 
 pytestmark = [pytest.mark.sqlite, pytest.mark.slow]  # each test names its databases
 
@@ -264,6 +265,28 @@ def test_a_move_that_fails_leaves_both_as_they_were(
     assert content(database) == before
     moved(database, to)
     assert content(to) == before
+
+
+def test_a_move_that_is_interrupted_during_its_commit_says_that_it_is_done(
+    filled: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, to = filled.store, tmp_path / "new.db"
+    mark = store.mark_as_moved
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def mark_and_interrupt(tx: Transaction, moved_to: str) -> None:
+        mark(tx, moved_to)
+        tx.after_commit(interrupt)
+
+    monkeypatch.setattr(store, "mark_as_moved", mark_and_interrupt)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"but all is done: .* was moved to .*new\.db; set database = "
+    ):
+        move(store, to, ignore)
+    with closing(open_store(to)) as new, new.read() as tx:
+        assert tx.count_rows("users")
 
 
 def test_what_a_server_does_not_take_stops_the_move(
