@@ -16,7 +16,7 @@ from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.factors import add_factors
 from support.web import Site
 
-from usersctl.errors import OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
+from usersctl.errors import Busy, OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.models import SYSTEM, User
 from usersctl.service import Service
 from usersctl.sessions import Opened
@@ -633,6 +633,23 @@ def test_others_read_on_while_a_server_is_upgraded(
     on_server.store.is_open = False  # knows the older version
     open_store(on_server.store.database).close()
     assert seen == [2]
+
+
+def test_an_upgrade_that_waits_in_vain_for_a_session_of_another_program_names_it(
+    on_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("usersctl.store.postgres.store.IN_USE", 0.3)
+    database = Conninfo(str(on_server.store.database))
+    older(database)
+    name = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {name}_reader LOGIN SUPERUSER")
+    with postgres.opened(Conninfo(database.replace("users@", f"{name}_reader@"))) as reader:
+        reader.run("SET application_name = 'a report'; BEGIN; SELECT 1 FROM users LIMIT 1")
+        with pytest.raises(Busy, match=rf"process {reader.process} of {name}_reader \(a report\)"):
+            open_store(database)
+        reader.run("ROLLBACK")
+    with closing(open_store(database)) as store:
+        assert store.migrated is not None
 
 
 @pytest.mark.parametrize(
