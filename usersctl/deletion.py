@@ -79,7 +79,7 @@ class Deletion(NamedTuple):
         """At once, or after the time to undo. The "this wasn't me" links stay: they are the owner's against a thief."""
         keep_an_admin(tx, [user])
         if not self.settings.deletion_grace:
-            tx.delete_user(user.id)
+            tx.delete_users([user.id])
             tx.audit(by, "delete", user, own=True)
             return
         settle(tx, user)

@@ -9,7 +9,7 @@ def delete_due(tx: Transaction, by: Actor, at_most: int) -> int:
     if tx.lockdown() is not None:
         return 0
     due = tx.users_to_delete(at_most)
+    tx.delete_users(user.id for user in due)
     for user in due:
-        tx.delete_user(user.id)
         tx.audit(by, "delete", user, requested=True)
     return len(due)
