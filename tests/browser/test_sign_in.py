@@ -27,6 +27,23 @@ def test_a_login_is_remembered_when_asked_for(house: House, visit: Visit, rememb
     assert (cookie["expires"] > 0, cookie["httpOnly"], cookie["sameSite"]) == (remember, True, "Lax")
 
 
+def test_a_note_keeps_the_focus_where_the_browser_gives_it_to_a_field_later(
+    house: House, visit: Visit
+) -> None:
+    """As WebKit does with the field that has autofocus."""
+    ada = visit(house())
+    ada.goes("/login")
+    ada.page.evaluate("sessionStorage.setItem('note', 'Your new password is set.')")
+    ada.page.add_init_script(
+        "new MutationObserver((_, each) => { const field = document.querySelector('[autofocus]');"
+        " if (document.querySelector('#notes p')) { each.disconnect(); field.focus(); window.taken = true; } })"
+        ".observe(document, { childList: true, subtree: true })"
+    )
+    ada.page.reload()
+    expect(ada.page.get_by_text("Your new password is set.")).to_be_focused()
+    assert ada.page.evaluate("window.taken")
+
+
 # --- through a provider ---
 
 
