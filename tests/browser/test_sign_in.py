@@ -44,6 +44,17 @@ def test_a_note_keeps_the_focus_where_the_browser_gives_it_to_a_field_later(
     assert ada.page.evaluate("window.taken")
 
 
+def test_a_visitor_whose_browser_blocks_cookies_reads_why_a_sign_in_cannot_work(
+    house: House, visit: Visit
+) -> None:
+    ada = visit(house())
+    ada.goes("/login")
+    expect(ada.page.get_by_text("keeps no cookies")).to_have_count(0)
+    ada.page.add_init_script("Object.defineProperty(navigator, 'cookieEnabled', { value: false })")
+    ada.page.reload()
+    ada.sees("Your browser keeps no cookies of this site, so you cannot sign in.")
+
+
 # --- through a provider ---
 
 

@@ -476,6 +476,9 @@ for (const way of all(".ways a, .primary")) {
   on(way, "click", () => hand("email", address?.value || query.get("email")));
 }
 
+// Without cookies a sign-in would only come back to the form.
+if ($("[data-second]") && !navigator.cookieEnabled) textsLoaded.then(() => say(t("say.cookies"), "note bad"));
+
 // --- the session ---
 
 for (const button of all("[data-logout]")) {
