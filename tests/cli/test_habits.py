@@ -461,6 +461,20 @@ def stderr(request: pytest.FixtureRequest) -> Iterator[IO[bytes]]:
         yield opened
 
 
+def test_a_line_that_a_full_disk_cut_takes_no_other_with_it(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys; from usersctl.__main__ import _prepare_streams; _prepare_streams()\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "for number, room in enumerate((15, 15, most, most)):\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))\n"
+        "    print(f'a line, number {number}', file=sys.stderr)\n"
+    )
+    log = tmp_path / "log"
+    with log.open("ab") as stderr:
+        subprocess.run([sys.executable, "-c", script], stderr=stderr, check=True)
+    assert log.read_text().splitlines() == ["a line, number ", "a line, number 2", "a line, number 3"]
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
