@@ -124,14 +124,24 @@ def _prepare_streams() -> None:
 
 
 class _Forgiving(FileIO):
-    """Ignores that a message cannot be written (disk full, reader gone): results and exit codes do not depend on it."""
+    """Ignores that a message cannot be written (disk full, reader gone): results and exit codes do not depend on it.
+
+    A line of which only the beginning could be written is ended before the next one, or a log would lose that, too.
+    """
+
+    _last, _is_cut = b"\n", False
 
     def write(self, data: Any, /) -> int:
         try:
-            written: int | None = super().write(data)
+            if self._is_cut:
+                super().write(b"\n")
+                self._is_cut = False
+            written = super().write(data) or len(data)
+            self._last = bytes(data[written - 1 : written])
         except OSError:
-            written = None
-        return len(data) if written is None else written
+            self._is_cut = self._last != b"\n"
+            return len(data)
+        return written
 
 
 def _null(mode: str) -> IO[str]:

@@ -72,13 +72,13 @@ def make_free(tx: Transaction, emails: EmailQueue, email: str, *, by: Actor, but
 
 
 def remove_registration(tx: Transaction, user: User, *, by: Actor, **details: Any) -> None:
-    tx.delete_user(user.id)
+    tx.delete_users([user.id])
     tx.audit(by, "registration-expired", user, **details)
 
 
 def overrule_registration(tx: Transaction, user: User, *, by: Actor, **details: Any) -> None:
     """An admin vouches for the address, which a stranger may have registered. Its reader decides."""
-    tx.delete_user(user.id)
+    tx.delete_users([user.id])
     tx.audit(by, "delete", user, unconfirmed=True, **details)
 
 

@@ -1,6 +1,6 @@
 """Changes of accounts by an admin, one by its page or many by a file, and deletions: steps of a transaction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from usersctl.credentials import shut_out
@@ -50,9 +50,9 @@ def make_changes(
     return changed
 
 
-def delete_users(tx: Transaction, users: Iterable[User], *, by: Actor, **details: Any) -> None:
+def delete_users(tx: Transaction, users: Collection[User], *, by: Actor, **details: Any) -> None:
+    tx.delete_users(user.id for user in users)
     for user in users:
-        tx.delete_user(user.id)
         tx.audit(by, "delete", user, **details)
 
 

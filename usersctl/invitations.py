@@ -142,7 +142,7 @@ class Invitations(NamedTuple):
         if user.active:
             user = tx.change_user(user_id, **invited.NOT_INVITED)
         else:
-            tx.delete_user(user_id)
+            tx.delete_users([user_id])
         tx.audit(by, "withdraw-invitation", user, removed=not user.active)
         return user
 

@@ -24,6 +24,14 @@ def listed(items: Sequence[str], at_most: int) -> str:
     return ", ".join(shown)
 
 
+def quoted_file(file: object) -> str:
+    """The name of a file in a command of a hint: one that begins with a dash would be an option."""
+    import shlex  # late: few texts need it
+
+    name = str(file)
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
+
+
 def with_options(text: str | None, options: str) -> str | None:
     """The commands that a text suggests, at its beginning or after a colon, with these options; `--help` needs none."""
     if not text or not options:

@@ -336,7 +336,7 @@ def test_a_waiting_admin_who_loses_the_right_promotes_no_accomplice(house: House
         elif loss == "deactivated":
             tx.change_user(caller.user.id, active=False)
         elif loss == "deleted":
-            tx.delete_user(caller.user.id)
+            tx.delete_users([caller.user.id])
         else:
             tx.delete_token_by_id(caller.session.id)
     request.join(10)

@@ -157,7 +157,7 @@ def test_a_refusal_of_a_change_of_many_says_that_nothing_was_changed(ada: Visito
         box(ada, name).check()
     user = ada.site.service.accounts.find("grace@example.com")
     with ada.site.service.store.write() as tx:
-        tx.delete_user(user.id)
+        tx.delete_users([user.id])
     acts(ada, "Deactivate")
     ada.sees("This account no longer exists. Nothing has been changed.")
     expect(row(ada, "grace")).to_have_count(0)

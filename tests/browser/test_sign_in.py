@@ -27,6 +27,34 @@ def test_a_login_is_remembered_when_asked_for(house: House, visit: Visit, rememb
     assert (cookie["expires"] > 0, cookie["httpOnly"], cookie["sameSite"]) == (remember, True, "Lax")
 
 
+def test_a_note_keeps_the_focus_where_the_browser_gives_it_to_a_field_later(
+    house: House, visit: Visit
+) -> None:
+    """As WebKit does with the field that has autofocus."""
+    ada = visit(house())
+    ada.goes("/login")
+    ada.page.evaluate("sessionStorage.setItem('note', 'Your new password is set.')")
+    ada.page.add_init_script(
+        "new MutationObserver((_, each) => { const field = document.querySelector('[autofocus]');"
+        " if (document.querySelector('#notes p')) { each.disconnect(); field.focus(); window.taken = true; } })"
+        ".observe(document, { childList: true, subtree: true })"
+    )
+    ada.page.reload()
+    expect(ada.page.get_by_text("Your new password is set.")).to_be_focused()
+    assert ada.page.evaluate("window.taken")
+
+
+def test_a_visitor_whose_browser_blocks_cookies_reads_why_a_sign_in_cannot_work(
+    house: House, visit: Visit
+) -> None:
+    ada = visit(house())
+    ada.goes("/login")
+    expect(ada.page.get_by_text("keeps no cookies")).to_have_count(0)
+    ada.page.add_init_script("Object.defineProperty(navigator, 'cookieEnabled', { value: false })")
+    ada.page.reload()
+    ada.sees("Your browser keeps no cookies of this site, so you cannot sign in.")
+
+
 # --- through a provider ---
 
 

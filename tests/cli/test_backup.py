@@ -282,6 +282,19 @@ def test_a_clock_that_was_set_back_does_not_remove_the_new_backup(
     assert sorted(folder.iterdir()) == [new, old]
 
 
+def test_backups_dated_in_the_future_take_no_places(
+    service: Service, add: Callable[..., User], tmp_path: Path
+) -> None:
+    add("ada")
+    folder, now = tmp_path / "backups", utc_now()
+    ahead, _, _ = dated(folder, 3).add(service.store, now + timedelta(days=400), quiet)
+    first, _, _ = dated(folder, 3).add(service.store, now, quiet)
+    second, _, _ = dated(folder, 3).add(service.store, now + timedelta(days=1), quiet)
+    third, _, removed = dated(folder, 3).add(service.store, now + timedelta(days=2), quiet)
+    assert removed == [ahead]
+    assert sorted(folder.iterdir()) == [first, second, third]
+
+
 def test_what_killed_backups_left_is_removed_after_a_day(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:

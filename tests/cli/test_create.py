@@ -130,7 +130,7 @@ def test_invalid_input_is_refused_before_a_database_is_created(
     assert usersctl.is_unused
 
 
-@pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost", ""])
+@pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost"])
 def test_an_invalid_address_is_refused(usersctl: Command, email: str) -> None:
     done = usersctl("create", email, "--generate")
     assert (done.code, done.stderr) == (2, f"usersctl: Invalid email format: {email!r}\n")

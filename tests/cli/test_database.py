@@ -26,7 +26,7 @@ EVERY_READER = [
 ]
 EVERY_DRY_RUN = [
     ["delete", "1", "--dry-run"],
-    ["import", "-", "--dry-run"],
+    ["import", "-", "--format", "jsonl", "--dry-run"],
     ["cleanup-tokens", "--dry-run"],
 ]
 EVERY_WRITER = [

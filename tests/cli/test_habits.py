@@ -66,6 +66,13 @@ def test_help_in_a_pipe_has_no_boxes_and_is_not_cut(usersctl: Command) -> None:
         assert "Example: usersctl" in done.stdout
 
 
+def test_python_without_docstrings_has_a_help_that_says_so_and_an_openapi_document(usersctl: Command) -> None:
+    env = {"PYTHONOPTIMIZE": "2"}
+    for words in (["--help"], ["show", "--help"]):
+        assert "because of -OO or PYTHONOPTIMIZE=2" in " ".join(usersctl.ok(*words, env=env).stdout.split())
+    assert usersctl.ok("openapi", env=env).json["paths"].keys() == usersctl.ok("openapi").json["paths"].keys()
+
+
 def test_a_paragraph_of_help_has_no_line_ends() -> None:
     assert [path for path, command in COMMANDS if "\n" in (command.help or "").replace("\n\n", "")] == []
 
@@ -116,6 +123,23 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
     assert line.startswith("usersctl: ")
     assert hint.startswith("  see: usersctl")
     assert usersctl("--json", *words).error["code"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("apply", "FILE"),
+        ("config explain", "KEY"),
+        ("db verify", "FILE"),
+        ("delete --if-exists 1", "USER"),
+        ("export", "FILE"),
+        ("import --format csv", "FILE"),
+        ("show", "USER"),
+    ],
+)
+def test_an_empty_argument_is_misuse(usersctl: Command, words: str, name: str) -> None:
+    refused = usersctl(*words.split(), "")
+    assert (refused.code, refused.stdout, refused.stderr) == (2, "", f"usersctl: {name} is empty\n")
 
 
 @pytest.mark.parametrize(
@@ -437,6 +461,20 @@ def stderr(request: pytest.FixtureRequest) -> Iterator[IO[bytes]]:
         yield opened
 
 
+def test_a_line_that_a_full_disk_cut_takes_no_other_with_it(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys; from usersctl.__main__ import _prepare_streams; _prepare_streams()\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "for number, room in enumerate((15, 15, most, most)):\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))\n"
+        "    print(f'a line, number {number}', file=sys.stderr)\n"
+    )
+    log = tmp_path / "log"
+    with log.open("ab") as stderr:
+        subprocess.run([sys.executable, "-c", script], stderr=stderr, check=True)
+    assert log.read_text().splitlines() == ["a line, number ", "a line, number 2", "a line, number 3"]
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -494,7 +532,7 @@ def test_a_secret_is_printed_and_stored_with_an_unwritable_stderr(
         ("delete - --yes", 0),
         ("create eve@example.com --password-stdin", 2),
         ("create eve@example.com", 2),
-        ("import -", 0),
+        ("import - --format jsonl", 0),
     ],
 )
 def test_a_closed_stdin_counts_as_empty(usersctl: Command, words: str, code: int) -> None:
@@ -567,7 +605,7 @@ def test_ctrl_c_is_reported_as_json_with_json(usersctl: Command) -> None:
         ("why 1", 0),
         ("audit", 0),
         ("create eve@example.com --generate", 0),
-        ("import - --dry-run", 0),
+        ("import - --format jsonl --dry-run", 0),
         ("import {folder}/people.csv", 0),
         ("import --from csv:{folder}/people.csv --dry-run", 0),
         ("export {folder}/all.csv", 0),
@@ -733,6 +771,26 @@ def test_completion_is_shown_for_a_shell(usersctl: Command, shell: str) -> None:
     done = usersctl(env={"_USERSCTL_COMPLETE": f"source_{shell}"})
     assert done.code == 0
     assert "_USERSCTL_COMPLETE" in done.stdout
+
+
+def test_completion_in_zsh_completes_at_the_first_tab_and_after_an_equals_sign(usersctl: Command) -> None:
+    script = usersctl(env={"_USERSCTL_COMPLETE": "source_zsh"}).stdout
+    assert "[[ $words[CURRENT] == --*=* ]] && compset -P '*='\n" in script
+    assert "\n[[ $funcstack[1] == _usersctl ]] && _usersctl_completion\n" in script
+
+
+@pytest.mark.parametrize(
+    ("line", "candidates"),
+    [
+        ("list --sort=na", ["--sort=name"]),
+        ("list --sort na", ["name"]),
+        ("token create 1 --scope=users:", ["--scope=users:read", "--scope=users:write"]),
+    ],
+)
+def test_completion_in_fish_gives_whole_words(usersctl: Command, line: str, candidates: list[str]) -> None:
+    env = {"_USERSCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = usersctl(env=env | {"_TYPER_COMPLETE_ARGS": f"usersctl {line}"})
+    assert [each.split("\t")[0] for each in done.stdout.splitlines()] == candidates
 
 
 @pytest.mark.parametrize("option", ["--show-completion", "--install-completion"])

@@ -197,6 +197,14 @@ STRANGE_NAMES = [
 ]
 
 
+def test_a_long_name_of_wide_letters_is_broken_by_the_cells_that_it_takes(usersctl: Command) -> None:
+    name = " ".join(["山田太郎左衛門"] * 8)
+    usersctl.ok("import", "-", stdin=f"email,name\nada@example.com,{name}\n")
+    lines = [line for line in usersctl.on_terminal("show", "1", columns=60).lines if "山" in line]
+    assert max(map(cell_len, lines)) <= 60
+    assert " ".join(line.removeprefix("name").strip() for line in lines) == name
+
+
 @pytest.mark.parametrize("columns", [200, 100, 80, 60, 40])
 def test_a_list_has_one_line_for_each_user_on_a_narrow_terminal(usersctl: Command, columns: int) -> None:
     rows = "".join(

@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import io
 import json
+import os
 import re
 import signal
 import stat
@@ -114,9 +115,19 @@ def test_an_unknown_file_format_is_refused(usersctl: Command) -> None:
 
 
 def test_an_empty_file_imports_nothing(usersctl: Command) -> None:
-    for form, nothing in (("csv", ""), ("csv", "email\n"), ("json", "[]"), ("jsonl", "")):
+    for form, nothing in (("csv", "email\n"), ("json", "[]"), ("jsonl", "")):
         done = usersctl.ok("import", "-", "--format", form, stdin=nothing)
         assert done.stdout.startswith("Imported: 0 created")
+
+
+@pytest.mark.parametrize("content", ["", "\ufeff", "\n\n"])
+def test_csv_without_a_header_is_broken(usersctl: Command, content: str) -> None:
+    """As what wrote it leaves it when it fails."""
+    file = written(usersctl, "people.csv", content)
+    for source in (("-",), (file,), ("--from", f"csv:{file}")):
+        refused = usersctl("import", *source, stdin=content)
+        assert (refused.code, refused.stdout) == (2, ""), refused
+        assert "no header: the first line has to name the columns" in refused.stderr
 
 
 # --- broken rows ---
@@ -265,6 +276,19 @@ def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     assert usersctl.ok("import", f"the people-utf8.{form}", "--json").json["created"] == 100
     piped = usersctl("import", "-", "--format", form, stdin=content)
     assert piped.stderr.splitlines()[0].startswith("usersctl: standard input is not UTF-8: see line ")
+
+
+def test_a_hint_about_a_file_whose_name_begins_with_a_dash_works(usersctl: Command) -> None:
+    written(usersctl, "-p.csv", "email,name\nada@example.com,Zoë\n".encode("latin-1"))
+    refused = usersctl("import", "--format", "csv", "--", "-p.csv")
+    convert = refused.stderr.splitlines()[1].partition(": ")[2]
+    assert convert == "iconv -f latin1 -t utf8 ./-p.csv > ./-p-utf8.csv"
+    assert usersctl.shell(convert).code == 0
+    assert usersctl.ok("import", "--", "-p-utf8.csv").stdout.startswith("Imported: 1 created")
+    written(usersctl, "-backup.db", "no database")
+    refused = usersctl("db", "restore", "--yes", "--", "-backup.db")
+    assert refused.stderr.splitlines()[-1].endswith("see: usersctl db verify ./-backup.db")
+    assert usersctl.shell("usersctl db verify ./-backup.db").code == 7
 
 
 @pytest.mark.parametrize("packed", [zipped(), gzip.compress(b"email\n")], ids=["zip", "gzip"])
@@ -472,6 +496,33 @@ def test_a_dry_run_creates_no_database(usersctl: Command) -> None:
     assert usersctl.database.stat().st_size == 0
 
 
+@pytest.mark.slow
+def test_what_a_killed_dry_run_left_is_removed_by_the_next_one(usersctl: Command, tmp_path: Path) -> None:
+    usersctl.add("ada")
+    usersctl.env["TMPDIR"] = str(tmp_path)
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("users-import-*"))
+
+    def begun() -> tuple[subprocess.Popen[bytes], Path]:
+        before = folders()
+        process = usersctl.start("import", "-", "--dry-run", stdin=subprocess.PIPE)
+        wait_for(lambda: any((folder / "users.db").exists() for folder in folders() - before))
+        (folder,) = folders() - before
+        return process, folder
+
+    (killed, left), (alive, used) = begun(), begun()
+    killed.kill()
+    killed.communicate()
+    for folder in (left, used):
+        os.utime(folder, times=(0, 0))
+    usersctl.ok("import", "-", "--dry-run", stdin="email\neve@example.com\n")
+    assert folders() == {used}
+    alive.communicate(b"email\neve@example.com\n")
+    assert alive.returncode == 0
+    assert folders() == set()
+
+
 # --- stopped ---
 
 
@@ -669,6 +720,15 @@ def test_a_stopped_export_leaves_only_the_old_file(usersctl: Command) -> None:
     assert process.wait(60) == 143
     assert file.read_text() == "before"
     assert not list(usersctl.folder.glob(".p.csv.*"))
+
+
+@pytest.mark.parametrize("letter", ["a", "ä"])
+def test_an_export_may_have_the_longest_name(usersctl: Command, letter: str) -> None:
+    file = usersctl.folder / f"{letter * (250 // len(letter.encode()))}.csv"
+    assert len(os.fsencode(file.name)) == 254
+    usersctl.add("ada")
+    usersctl.ok("export", file)
+    assert "ada@example.com" in file.read_text()
 
 
 def test_an_empty_database_is_an_empty_export(usersctl: Command) -> None:

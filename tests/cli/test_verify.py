@@ -53,6 +53,7 @@ def test_verify_does_not_change_a_sound_file(usersctl: Command) -> None:
         ("schema", "ALTER TABLE users ADD COLUMN more TEXT"),
         ("schema", "DROP TABLE audit_head"),
         ("schema", "DROP TABLE users"),
+        ("text", "UPDATE users SET name = CAST(x'41ff' AS TEXT)"),
         ("counts", "UPDATE user_counts SET n = n + 1 WHERE role = 'admin'"),
         ("counts", "DELETE FROM user_counts"),
         ("audit", "UPDATE audit SET actor = 'somebody else'"),
@@ -69,6 +70,20 @@ def test_every_fault_of_a_backup_is_reported_and_prevents_the_restore(
     with backup.checked_copy(file) as (report, _copy):
         assert check in {problem.check for problem in report.problems}, report
         assert all(problem.message for problem in report.problems)
+
+
+@pytest.mark.sqlite  # a server takes no text that is not UTF-8
+@pytest.mark.usefixtures("ada")
+def test_text_that_is_not_utf8_is_named_with_its_row(usersctl: Command) -> None:
+    by_hand(usersctl.folder / "users.db", "UPDATE users SET name = CAST(x'41ff0a42' AS TEXT)")
+    refused = usersctl("list", "--json")
+    assert (refused.code, refused.error["hint"]) == (6, "which: usersctl db verify")
+    verified = usersctl("db", "verify")
+    assert verified.code == 7
+    assert "text: users.name is not UTF-8 in the row with id 1\n" in verified.stdout
+    found = usersctl("doctor", "--json").json
+    (finding,) = (each for each in found["findings"] if each["code"] == "database-integrity")
+    assert (finding["severity"], "users.name is not UTF-8" in finding["message"]) == ("problem", True)
 
 
 def test_what_another_application_keeps_beside_the_tables_is_no_fault(

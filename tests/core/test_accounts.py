@@ -15,6 +15,7 @@ from support.factors import store_passkey
 from support.fakes import FakeClock
 from support.tables import LATER, audit, columns, plant_link, query
 
+from usersctl.changes import delete_users
 from usersctl.clock import stamp
 from usersctl.errors import (
     Forbidden,
@@ -649,3 +650,20 @@ def test_the_counts_of_the_database_follow_every_change(service: Service, add: C
     assert agree()
     service.accounts.delete(ids[1:], by=OPERATOR)
     assert agree()
+
+
+def test_many_accounts_are_deleted_by_one_statement(service: Service, add: Callable[..., User]) -> None:
+    """On a server each change of a counter takes longer than the one before, until the commit."""
+    users = [add(f"u{number}") for number in range(30)]
+    statements: list[str] = []
+    with service.store.write() as tx:
+        run = tx._run
+
+        def noted(statement: str, *values: Any) -> Any:
+            statements.append(statement)
+            return run(statement, *values)
+
+        tx._run = noted
+        delete_users(tx, users, by=OPERATOR)
+        assert tx.count_rows("users") == 0
+    assert len([each for each in statements if each.startswith("DELETE FROM users ")]) == 1

@@ -652,7 +652,9 @@ def test_only_a_provider_on_this_machine_has_http_addresses(load_keys: LoadKeys,
     assert "auth.oauth.tokenUrl" in error_of(load_keys, OAUTH | github)
 
 
-@pytest.mark.parametrize(("host", "metrics"), [("::1", "::"), ("::", "[::1]"), ("a.example", "a.example")])
+@pytest.mark.parametrize(
+    ("host", "metrics"), [("::1", "::"), ("::", "[::1]"), ("*", "127.0.0.1"), ("a.example", "a.example")]
+)
 def test_metrics_need_another_port_than_the_service(load_keys: LoadKeys, host: str, metrics: str) -> None:
     there = {"server.host": host, "server.port": 9180, "metrics.host": metrics}
     assert "choose another" in error_of(load_keys, there | {"metrics.port": 9180})
@@ -866,6 +868,13 @@ def test_an_overridden_value_must_be_valid_too(load_keys: LoadKeys) -> None:
     assert "USERS_BASE_URL: baseUrl = " in error_of(
         load_keys, {}, env=env, flags={"baseUrl": "https://flag.example"}
     )
+
+
+def test_the_base_url_leads_to_a_daemon_on_the_other_loopback_address(load_keys: LoadKeys) -> None:
+    for host in ("::1", "[::1]"):
+        assert load_keys({"server.host": host}).settings.base_url == "http://[::1]:8080"
+    for host in ("::", "*", "localhost"):
+        assert load_keys({"server.host": host}).settings.base_url == "http://127.0.0.1:8080"
 
 
 def test_the_base_url_follows_the_port(load_keys: LoadKeys) -> None:

@@ -596,7 +596,9 @@ def test_with_a_sound_daemon_the_exit_code_is_0(usersctl: Command) -> None:
         screen = usersctl.on_terminal("doctor", columns=90)
         assert screen.code == 0
         assert re.search(
-            "^ok +database-integrity +every page is sound$", "\n".join(screen.lines), re.MULTILINE
+            "^ok +database-integrity +every page and every text is sound$",
+            "\n".join(screen.lines),
+            re.MULTILINE,
         )
         assert screen.lines[-1] == "Nothing is wrong; 6 more checks with --online"
         silent = usersctl.ok("doctor", "--quiet")

@@ -1,6 +1,7 @@
 """An import writes many rows with one statement, and each row comes to what it would have come to alone."""
 
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,7 @@ from usersctl.config import Settings
 from usersctl.errors import UsersError
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
-from usersctl.transfer.writing import Imported, ImportOptions, RowProblem
+from usersctl.transfer.writing import Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
 CONTENT = (
@@ -204,3 +205,15 @@ def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int
     ]
     assert outcomes[0] == outcomes[1]
     assert outcomes[0].updated == count
+
+
+def test_ids_of_many_accounts_take_little_memory() -> None:
+    tracemalloc.start()
+    ids = Ids()
+    for number in (*range(0, 200_000, 2), 10**17):
+        ids.add(number)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 100_000
+    assert all(number in ids for number in (0, 2, 199_998, 10**17))
+    assert not any(number in ids for number in (1, 199_999, 200_000, 10**17 + 1))

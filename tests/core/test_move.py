@@ -17,7 +17,7 @@ from support.commands import OPERATOR, PASSWORD, by_hand, create_user
 from support.factors import add_factors
 from support.web import Site
 
-from usersctl.errors import OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
+from usersctl.errors import Busy, OtherVersion, Outdated, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.models import SYSTEM, User
 from usersctl.service import Service
 from usersctl.sessions import Opened
@@ -28,6 +28,7 @@ from usersctl.store.database_file import VERSION
 from usersctl.store.move import move
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
+from usersctl.store.transaction import Transaction
 
 pytestmark = [pytest.mark.sqlite, pytest.mark.slow]  # each test names its databases
 
@@ -265,6 +266,28 @@ def test_a_move_that_fails_leaves_both_as_they_were(
     assert content(database) == before
     moved(database, to)
     assert content(to) == before
+
+
+def test_a_move_that_is_interrupted_during_its_commit_says_that_it_is_done(
+    filled: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, to = filled.store, tmp_path / "new.db"
+    mark = store.mark_as_moved
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def mark_and_interrupt(tx: Transaction, moved_to: str) -> None:
+        mark(tx, moved_to)
+        tx.after_commit(interrupt)
+
+    monkeypatch.setattr(store, "mark_as_moved", mark_and_interrupt)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"but all is done: .* was moved to .*new\.db; set database = "
+    ):
+        move(store, to, ignore)
+    with closing(open_store(to)) as new, new.read() as tx:
+        assert tx.count_rows("users")
 
 
 def test_what_a_server_does_not_take_stops_the_move(
@@ -611,6 +634,23 @@ def test_others_read_on_while_a_server_is_upgraded(
     on_server.store.is_open = False  # knows the older version
     open_store(on_server.store.database).close()
     assert seen == [2]
+
+
+def test_an_upgrade_that_waits_in_vain_for_a_session_of_another_program_names_it(
+    on_server: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("usersctl.store.postgres.store.IN_USE", 0.3)
+    database = Conninfo(str(on_server.store.database))
+    older(database)
+    name = postgres.name_of(database)
+    postgres.run(f"CREATE ROLE {name}_reader LOGIN SUPERUSER")
+    with postgres.opened(Conninfo(database.replace("users@", f"{name}_reader@"))) as reader:
+        reader.run("SET application_name = 'a report'; BEGIN; SELECT 1 FROM users LIMIT 1")
+        with pytest.raises(Busy, match=rf"process {reader.process} of {name}_reader \(a report\)"):
+            open_store(database)
+        reader.run("ROLLBACK")
+    with closing(open_store(database)) as store:
+        assert store.migrated is not None
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,29 @@ def test_an_email_that_was_perhaps_accepted_has_a_link_that_works(
     assert service.recovery.reset(link.token, ADA, "another good password", by=WEB).email == ADA
 
 
+def test_a_server_that_never_answers_an_email_gets_few_copies(
+    service: Service, add: Callable[..., User], box: Outbox, server: Server, clock: FakeClock
+) -> None:
+    def deaf(message: EmailMessage, recipient: str, number: int) -> str:
+        server(message, recipient, number)
+        raise Undeliverable("closed", permanent=False, perhaps_taken=True)
+
+    queued(service, add("ada"))
+    cutting, began = service.outbox._replace(given_send=deaf), clock()
+    while (attempts := worked(cutting))[-1].state == "waiting":
+        assert timedelta() < datetime.fromisoformat(the_row(service).due_at) - clock() <= LONGEST_DELAY
+        clock.now = datetime.fromisoformat(the_row(service).due_at)
+    assert [attempt.state for attempt in attempts] == ["failed"]
+    assert len(server.taken) == 8
+    assert clock() - began > timedelta(hours=1)
+    assert the_row(service).last_error == "no answer to the email (8 of 8): closed"
+    # It is not lost, and counts anew.
+    cutting.retry(None)
+    assert [attempt.state for attempt in worked(cutting)] == ["waiting"]
+    clock.now = datetime.fromisoformat(the_row(service).due_at)
+    assert [attempt.state for attempt in worked(box)] == ["sent"]
+
+
 def test_every_attempt_has_the_same_message_id_and_another_token(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:

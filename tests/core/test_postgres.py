@@ -185,7 +185,7 @@ def test_a_writer_that_waited_sees_what_the_one_before_has_done_whatever_the_dat
         with other.write() as tx:
             second.start()
             wait_for(lambda: waiting_for_a_lock(database))
-            tx.delete_user(1)
+            tx.delete_users([1])
         second.join()
     assert counted == [0]
 

@@ -621,6 +621,23 @@ def test_an_upgrade_of_the_first_release_that_fails_halfway_changes_nothing(
     assert dump(path) == before
 
 
+def test_an_upgrade_that_is_interrupted_during_its_commit_says_that_it_is_done(path: Path) -> None:
+    class Interrupted(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            done = super().execute(statement, *values)
+            if statement == "COMMIT":
+                raise KeyboardInterrupt
+            return done
+
+    make_version(path, 1)
+    with closing(sqlite3.connect(path, factory=Interrupted, isolation_level=None)) as connection:
+        with pytest.raises(KeyboardInterrupt, match=r"but .* is up to date"):
+            upgrade.upgrade_database(connection, path)
+        assert database_file.version_of(connection, path) == VERSION
+    assert len(list(path.parent.glob("*.before-*"))) == 1
+    open_store(path).close()
+
+
 @pytest.mark.parametrize(
     "make_older", [make, partial(make_version, version=1)], ids=["deployment", "version"]
 )

@@ -24,6 +24,7 @@ import usersd
 from usersctl import colours
 from usersctl.config import Settings
 from usersctl.errors import ConfigError
+from usersctl.mail.writer import Writer
 from usersctl.passwords import refused_for_all
 from usersctl.service import MAKE_AN_ADMIN, Service
 from usersd.pages import assets, common_passwords, layout, pages, ways
@@ -844,6 +845,20 @@ def test_a_logo_in_jpeg_has_either_ending(
     logo.write_bytes(b"\xff\xd8\xff")
     assets.check(settings(logo=logo))
     assert make_site(logo=logo).client().get("/assets/logo").header("Content-Type") == "image/jpeg"
+
+
+def test_a_pipe_as_a_style_sheet_a_logo_a_locale_or_a_template_is_refused_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    pipe, templates = tmp_path / "style.png", tmp_path / "templates"
+    templates.mkdir()
+    os.mkfifo(pipe)
+    os.mkfifo(templates / "confirm.txt")
+    for changes in ({"stylesheet": pipe}, {"logo": pipe}, {"locale": str(pipe)}):
+        with pytest.raises(ConfigError, match="is a pipe or a device, not a file"):
+            assets.check(settings(**changes))
+    with pytest.raises(ConfigError, match=r"confirm\.txt: is a pipe or a device, not a file"):
+        Writer(settings(mailer_templates=templates)).check()
 
 
 def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:

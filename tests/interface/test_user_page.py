@@ -179,6 +179,7 @@ def test_lists_are_short_at_first_and_grow_by_links(site: Site, page: Callable[.
     assert 'href="?sessions=10&amp;rows=200"' in first
     more = page(ada, "?sessions=100&rows=200")
     assert (more.count('data-act="end"'), more.count(">update<")) == (12, 24)
+    assert more.count("data-ask") == first.count("data-ask")  # the texts of a list stand there once
     assert "data-more" not in more
 
 

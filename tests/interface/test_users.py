@@ -427,7 +427,7 @@ def test_two_admins_cannot_remove_each_other_at_the_same_time(site: Site, method
         assert not site.service.first_admin.needed()
         with site.service.store.write() as tx:
             for user in pair:
-                tx.delete_user(user.id)
+                tx.delete_users([user.id])
 
 
 # --- lists ---

@@ -67,17 +67,17 @@ def as_toml(value: Any) -> str:
 
 def explain(
     ctx: Context,
-    name: Annotated[
-        str,
+    named: Annotated[
+        str | None,
         Argument(
             metavar="KEY",
             help="A key, or a table of keys such as auth.oauth.",
             autocompletion=lambda: [*ALL_KEYS],
         ),
-    ] = "",
+    ] = None,
 ) -> None:
     """Print what keys mean: type, default, environment variables and meaning. All keys if none is named."""
-    run = invocation(ctx)
+    run, name = invocation(ctx), named or ""
     key = key_called(name)  # also of a provider by its name
     keys = [key] if key else _keys_in(name)
     if not keys:

@@ -19,7 +19,7 @@ from usersctl.store.conninfo import is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
-from usersctl.text import counted
+from usersctl.text import counted, quoted_file
 
 if TYPE_CHECKING:
     from usersctl.cli.invocation import Invocation
@@ -163,7 +163,7 @@ def verify(
 ) -> None:
     """Check a backup, or the database in use, from end to end.
 
-    Checks pages and indexes, foreign keys, tables and triggers, counts, and the hashes of the audit trail. A backup is
+    Checks pages and indexes, texts, foreign keys, tables and triggers, counts, and the hashes of the audit trail. A backup is
     copied first, and only the copy is opened. Every problem is one line, and the exit code is then 7.
     """
     from usersctl.store import backup as backups
@@ -263,10 +263,8 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
 
 
 def _refuse_unsound(run: "Invocation", file: Path, report: "Report") -> NoReturn:
-    import shlex  # late: hardly ever needed
-
     message = f"{file} is not sound, and was not restored"
-    hint = f"see: usersctl db verify {shlex.quote(str(file))}"
+    hint = f"see: usersctl db verify {quoted_file(file)}"
     problems = [problem._asdict() for problem in report.problems]
     run.out.error(StoreUnusable(message), code=StoreUnusable.code, hint=hint, problems=problems)
     raise typer.Exit(ExitCode.UNUSABLE)

@@ -77,8 +77,8 @@ def replaced(path: Path) -> Iterator[IO[str]]:
 
             # A symbolic link is kept, and its target replaced.
             final = Path(os.path.realpath(path)) if is_link else path
-            # mkstemp creates files with mode 0600.
-            number, temporary = tempfile.mkstemp(prefix=f".{final.name}.", dir=final.parent)
+            # mkstemp creates files with mode 0600. A name that adds to the longest one would be too long.
+            number, temporary = tempfile.mkstemp(prefix=f".{final.name[:50]}.", dir=final.parent)
     except OSError as error:
         raise Invalid(f"{path} cannot be written: {error.strerror}") from None
     try:

@@ -123,6 +123,8 @@ GROUPS = {
 # The command of a group that is meant where none is named.
 DEFAULTS = {"invite": "send"}
 
+_NO_DOCSTRINGS = "Python has removed the description, because of -OO or PYTHONOPTIMIZE=2."
+
 # The shared options that every command's help shows. `usersctl --help` shows the others, too.
 SHARED = ("_config", "_db", "_json", "_quiet", "_no_input")
 
@@ -247,11 +249,21 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
             if parameter.metavar and hasattr(parameter.type, "choices"):
                 # In its boxes, Typer would break the choices anywhere. The help of an argument names them.
                 parameter.type.get_metavar = lambda **_: ""
+            if parameter.param_type_name == "argument":
+                parameter.callback = _not_empty
         command.params += shared
         # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
-        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or _NO_DOCSTRINGS)
         command.short_help = re.split(r"(?<=\.)\s", command.help, maxsplit=1)[0]
     return root
+
+
+def _not_empty(_context: Any, parameter: Any, value: Any) -> Any:
+    """Most often an unset variable of a script: no command takes it for a file, a user or everything."""
+    if "" in (value if isinstance(value, tuple | list) else (value,)):
+        name = re.sub(r"[][.]|\|-", "", parameter.human_readable_name)
+        raise Invalid(f"{name} is empty")
+    return value
 
 
 def _commands(group: TyperGroup) -> list[Any]:
@@ -282,12 +294,15 @@ def _is_completion() -> bool:
     return "_USERSCTL_COMPLETE" in os.environ
 
 
-def _completion_of_bash() -> AbstractContextManager[None]:
-    if os.environ.get("_USERSCTL_COMPLETE") != "complete_bash":
+def _completion(words: Sequence[str]) -> AbstractContextManager[None]:
+    if not _is_completion() and not any(word.endswith("-completion") for word in words):
         return nullcontext()
-    from usersctl.cli.completion import bash_words
+    from usersctl.cli import completion  # late: it has a part for each shell
 
-    return bash_words()
+    completion.teach_zsh()
+    way = os.environ.get("_USERSCTL_COMPLETE", "")
+    shells = {"complete_bash": completion.bash_words, "complete_fish": completion.fish_words}
+    return shells.get(way, nullcontext)()
 
 
 def _first_words() -> set[str]:
@@ -302,7 +317,7 @@ def run_tree(run: Invocation) -> int:
         os.environ["COLUMNS"] = "10000"  # a description that Typer wraps would be more candidates to fish
     try:
         tree = _tree_for(run.words)
-        with _completion_of_bash():
+        with _completion(run.words):
             result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1

@@ -87,7 +87,8 @@ def load(
     if state_folder is not None:
         fields["state_folder"] = state_folder
     _make_absolute(fields, origins, file)
-    fields.setdefault("base_url", f"http://127.0.0.1:{fields.get('port', 8080)}")
+    host = "[::1]" if fields.get("host", "").strip("[]") == "::1" else "127.0.0.1"
+    fields.setdefault("base_url", f"http://{host}:{fields.get('port', 8080)}")
     settings = Settings(**fields)
     _check_together(settings, origins)
     return Loaded(settings, file, origins)
@@ -354,6 +355,12 @@ def _text_of(file: Path, name: str) -> str:
     if len(raw) > MOST_BYTES:
         raise ConfigError(f"{name}: is larger than {MOST_BYTES // 1024} KiB")
     return text
+
+
+def refuse_pipe(file: Path, name: str) -> None:
+    """Of a file that is read again later: what opens a pipe or a device may wait for ever, or read without an end."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise ConfigError(f"{name}: is a pipe or a device, not a file")
 
 
 def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:

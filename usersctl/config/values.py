@@ -245,9 +245,9 @@ def host_and_port(host: str, port: int) -> str:
 
 
 def connectable_host(host: str) -> str:
-    """The host that reaches a listener on `host` from this machine: 0.0.0.0 and :: are no addresses to connect to."""
+    """The host that reaches a listener on `host` from this machine: 0.0.0.0, :: and * are no addresses to connect to."""
     host = host.strip("[]")
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened on
+    return {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened on
 
 
 def is_loopback(host: str) -> bool:

@@ -1,13 +1,12 @@
 """Checks of second factors: the key that seals secrets, and the address that passkeys were made for."""
 
-import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usersctl.config.providers import host_of
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
-from usersctl.text import counted
+from usersctl.text import counted, quoted_file
 
 if TYPE_CHECKING:
     from usersctl.factors.sealing import Sealer
@@ -50,14 +49,14 @@ def _exposed(key: Path, database: Path) -> Result | None:
     if stat.S_ISLNK(found.st_mode):
         return None  # it is not read, and its mode means nothing
     owner = database.stat()
-    quoted = shlex.quote(str(key))
+    quoted = quoted_file(key)
     # A group that may write to the database may have been given the key on purpose.
     open_to_group = found.st_mode & 0o070 and not owner.st_mode & stat.S_IWGRP
     if found.st_mode & 0o007 or open_to_group:
         return problem(f"other users can read {key.name}", f"chmod go= {quoted}")
     if found.st_uid != owner.st_uid:
         message = f"{key.name} belongs to another user than the database"
-        return problem(message, f"chown --reference={shlex.quote(str(database))} {quoted}")
+        return problem(message, f"chown --reference={quoted_file(database)} {quoted}")
     return None
 
 

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from usersctl.errors import Damaged, OtherVersion, Outdated, UsersError
 from usersctl.mail.folder import mail_folder
 from usersctl.store.conninfo import Conninfo, file_of
 from usersctl.store.database_file import closed_to_this_user, replaced
-from usersctl.text import with_options
+from usersctl.text import quoted_file, with_options
 
 LARGE_LOG = 64 * 1024 * 1024
 LITTLE_ROOM = 100 * 1024 * 1024
@@ -48,7 +47,7 @@ def config_files(installation: Installation) -> Result | None:
     secrets = [Path(os.environ[name]) for name in sources if name.endswith("_FILE") and name in os.environ]
     files = [*filter(None, [file]), *secrets]
     for path in files:
-        status, quoted = path.stat(), shlex.quote(str(path))
+        status, quoted = path.stat(), quoted_file(path)
         if status.st_mode & 0o022 and not stat.S_ISCHR(status.st_mode):
             return problem(f"other users may change {path}", f"chmod go-w {quoted}")
         if status.st_mode & 0o004 and (path in secrets or str(path) in sources):
@@ -96,7 +95,7 @@ def database(installation: Installation) -> Result:
     if closed is not None:
         owner = closed.stat().st_uid
         if owner == os.geteuid():
-            return problem(str(opened), f"chmod u+rw {shlex.quote(str(closed))}")
+            return problem(str(opened), f"chmod u+rw {quoted_file(closed)}")
         return problem(str(opened), f"sudo -u {_user(owner)} {installation.command('doctor')}")
     way_on = opened.hint
     if way_on is None or isinstance(opened, Damaged):
@@ -135,7 +134,7 @@ def modes(installation: Installation) -> Result:
         message = f"every user may put files into {folder}"
         if mode & stat.S_ISVTX:  # a folder for all, such as /tmp, has to stay one
             return problem(message, installation.command("db move FILE"))
-        return problem(message, f"chmod o-w {shlex.quote(str(folder))}")
+        return problem(message, f"chmod o-w {quoted_file(folder)}")
     modes = {path: path.stat().st_mode for path in _files(installation)}
     # A group that may write was given the file on purpose.
     exposed = [path for path, mode in modes.items() if mode & 0o007 or mode & 0o060 == 0o040]
@@ -198,7 +197,7 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _quoted(paths: Iterable[Path]) -> str:
-    return " ".join(shlex.quote(str(path)) for path in paths)
+    return " ".join(quoted_file(path) for path in paths)
 
 
 def _user(uid: int) -> str:
@@ -212,7 +211,7 @@ def integrity(installation: Installation) -> Result:
     log = installation.log
     was_open = log.exists()
     try:
-        damage = installation.query(lambda tx: tx.broken_page())
+        damage = installation.query(lambda tx: tx.broken_page() or next(tx.not_utf8(), None))
     except UncheckedError as reason:
         if isinstance(installation.opened, UsersError):
             raise
@@ -221,7 +220,7 @@ def integrity(installation: Installation) -> Result:
         raise UncheckedError("another process opened it during the check: repeat it")
     if damage:
         return problem(f"damaged: {damage}", installation.command("db restore FILE"))
-    return ok("every page is sound")
+    return ok("every page and every text is sound")
 
 
 def log(installation: Installation) -> Result:
@@ -241,7 +240,7 @@ def disk(installation: Installation) -> Result:
     free, size = shutil.disk_usage(path.parent).free, 0
     with suppress(OSError):
         size = path.stat().st_size
-    mend = f"df -h {shlex.quote(str(path.parent))}"
+    mend = f"df -h {quoted_file(path.parent)}"
     if free < LITTLE_ROOM:
         return problem(f"only {_size(free)} are free on the disk of the database", mend)
     if free < 2 * size:

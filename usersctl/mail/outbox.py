@@ -1,5 +1,6 @@
 """The worker's side of the outbox: an email is claimed, written with a token made at that moment, sent, and marked."""
 
+import re
 import threading
 import time
 from datetime import datetime, timedelta
@@ -11,9 +12,9 @@ from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.mail import kinds
 from usersctl.mail.kinds import EmailQueue, Kind
-from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
+from usersctl.models import Actor, EmailState, Enrolment, Purpose, QueuedEmail, User
 from usersctl.named import NamedTuple
-from usersctl.outgoing import Attempt, claimed, delay_after, first_due, noted, seconds_until
+from usersctl.outgoing import LONGEST_DELAY, Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.store.locks import Locks
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from usersctl.mail.sending import Send, Undeliverable
 
 POLL_EVERY = 0.1  # seconds
+# An email whose answer is lost so often in a row is not sent again: the server may have taken each of them. From the second
+# time on the pause is the longest, so that a server which hangs for an hour loses none.
+LOST_ANSWERS = 8
+_LOST = re.compile(r"no answer to the email \((\d+) of")
 
 
 class Outbox(NamedTuple):
@@ -60,7 +65,8 @@ class Outbox(NamedTuple):
                 return Attempt(email, EmailState.DROPPED, reason or "")
             kind = _at_present(tx, kind, user)
             token = _add_link(tx, kind, user, email.email, about=email.about)
-        return self._send(email, kind, token, tx.now, new_email=user.called)
+            passkey = _passkey_of(tx, email)
+        return self._send(email, kind, token, tx.now, new_email=user.called, passkey=passkey)
 
     def seconds_until_due(self, at_most: float) -> float:
         return seconds_until(self.store, at_most)
@@ -115,7 +121,9 @@ class Outbox(NamedTuple):
         }
         return "" if kind.purpose is None else link_to(self.settings, pages[kind.purpose], token, email)
 
-    def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime, *, new_email: str) -> Attempt:
+    def _send(
+        self, email: QueuedEmail, kind: Kind, token: str, date: datetime, *, new_email: str, passkey: str
+    ) -> Attempt:
         # Late, because the libraries of mail are slow to import and most commands send no email.
         from usersctl.mail import writer
         from usersctl.mail.sending import Undeliverable
@@ -128,6 +136,7 @@ class Outbox(NamedTuple):
                 link=self._url(kind, token, email.email),
                 lifetime=kind.lifetime,
                 new_email=new_email,
+                passkey=passkey,
                 message_id=email.message_id,
                 date=date,
             )
@@ -142,20 +151,27 @@ class Outbox(NamedTuple):
 
     def _not_sent(self, email: QueuedEmail, token: str, error: "Undeliverable") -> Attempt:
         reason = str(error).replace(token, "***")  # a server may quote the email in its response
+        permanent, delay = error.permanent, delay_after(email.attempts)
+        if error.perhaps_taken:
+            before = _LOST.match(email.last_error or "")
+            lost = 1 + (int(before[1]) if before else 0)
+            reason = f"no answer to the email ({lost} of {LOST_ANSWERS}): {reason}"
+            permanent = lost >= LOST_ANSWERS
+            delay = LONGEST_DELAY if lost > 1 else delay
 
         def note(tx: Transaction) -> None:
             if not error.perhaps_taken:
                 tx.delete_one_time_token(digest(token))
-            if error.permanent:
+            if permanent:
                 tx.finish_email(email.id, EmailState.FAILED, reason)
                 return
-            until = tx.now + delay_after(email.attempts)
+            until = tx.now + delay
             tx.postpone_email(email.id, until, reason)
             if error.login_refused:  # many wrong logins lock an account
                 tx.postpone_due_emails(until, reason)
 
         noted(self.store, note)
-        return Attempt(email, EmailState.FAILED if error.permanent else EmailState.WAITING, reason)
+        return Attempt(email, EmailState.FAILED if permanent else EmailState.WAITING, reason)
 
 
 def _at_present(tx: Transaction, kind: Kind, user: User) -> Kind:
@@ -182,6 +198,12 @@ def _add_link(tx: Transaction, kind: Kind, user: User, email: str, about: str | 
     elif kind.purpose is Purpose.NOT_ME:
         tx.keep_reserved(user.id, email, until)
     return token
+
+
+def _passkey_of(tx: Transaction, email: QueuedEmail) -> str:
+    """The name of the one that an email is about, if the account still has it."""
+    number = Enrolment.read(email.about).passkey_id if email.about else None
+    return next((each.name for each in tx.passkeys(email.user_id or 0) if each.id == number), "…")
 
 
 def _why_pointless(tx: Transaction, email: QueuedEmail, kind: Kind | None, user: User | None) -> str | None:

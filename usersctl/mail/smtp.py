@@ -1,5 +1,6 @@
 """Sends an email to a mail server by SMTP."""
 
+import re
 import smtplib
 import socket
 import ssl
@@ -179,10 +180,16 @@ def _deliver(server: smtplib.SMTP, message: EmailMessage, recipient: str, answer
     code, reply = server.rcpt(recipient)
     if code not in (250, 251):
         raise smtplib.SMTPRecipientsRefused({recipient: (code, reply)})
+    code, reply = server.docmd("data")
+    if code != 354:
+        raise smtplib.SMTPDataError(code, reply)
     if server.sock is not None:
         server.sock.settimeout(answer)
+    content = re.sub(rb"^\.", b"..", message.as_bytes(), flags=re.MULTILINE).removesuffix(b"\r\n")
     try:
-        code, reply = server.data(message.as_bytes())
+        # Not smtplib's data(), which does not tell an email that the server has from one that was not sent yet.
+        server.send(content + b"\r\n.\r\n")
+        code, reply = server.getreply()
     except smtplib.SMTPServerDisconnected as error:
         raise Undeliverable(str(error), permanent=False, perhaps_taken=True) from None
     if code != 250:

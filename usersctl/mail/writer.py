@@ -20,12 +20,13 @@ from typing import Any
 from usersctl.colours import readable_on
 from usersctl.config import Settings
 from usersctl.config.providers import host_of
+from usersctl.config.sources import refuse_pipe
 from usersctl.errors import ConfigError
 from usersctl.mail.kinds import KINDS
 from usersctl.mail.sending import Undeliverable
 from usersctl.named import NamedTuple
 
-PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email"}
+PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email", "passkey"}
 TEMPLATES = Path(__file__).parent / "templates"
 ACCENT = "#0b5fff"
 # How a date is written in figures. A language that is not here gets the international form.
@@ -85,6 +86,7 @@ class Writer(NamedTuple):
         link: str | None = None,
         lifetime: timedelta = timedelta(),
         new_email: str = "",
+        passkey: str = "",
         message_id: str,
         date: datetime,
     ) -> EmailMessage:
@@ -96,6 +98,7 @@ class Writer(NamedTuple):
             "until": f"{date + lifetime:{_DATES.get(self._language(), _INTERNATIONAL)}}",
             "email": recipient,
             "new_email": new_email,
+            "passkey": passkey,
         }
         head, _, body = self._template(f"{kind}.txt").partition("\n\n")
         subject = Template(_header(head, "Subject")).substitute(values)
@@ -170,6 +173,7 @@ def _header(head: str, name: str) -> str:
 
 
 def _check(file: Path, known: set[str], required: str | None) -> None:
+    refuse_pipe(file, str(file))
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

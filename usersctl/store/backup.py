@@ -160,9 +160,11 @@ class DatedBackups(NamedTuple):
                 )
 
     def _remove_old(self, new: Path) -> list[Path]:
-        """The new one stays, also if a clock that was set back makes it the oldest."""
+        """The new one stays, also if a clock that was set back makes it the oldest. Those that a clock which was ahead dated
+        later than it are the first to go."""
         others = [path for path in self.folder.iterdir() if self._is_ours(path, ".db") and path != new]
-        old = sorted(others, reverse=True)[self.keep - 1 :]
+        order = sorted(others, key=lambda path: (path.name < new.name, path.name), reverse=True)
+        old = order[self.keep - 1 :]
         for path in old:
             path.unlink(missing_ok=True)
         return sorted(old)
@@ -173,17 +175,11 @@ class DatedBackups(NamedTuple):
         return is_named and path.is_file() and not path.is_symlink()
 
     def _remove_unfinished(self, now: datetime) -> None:
-        """What killed backups left. One that still runs is younger than a day."""
+        """What killed backups left, beside the folders of unfinished copies. One that still runs is younger than a day."""
         for path in self.folder.iterdir():
-            is_copy = path.name.startswith(database_file.UNFINISHED)
-            if not is_copy and not self._is_ours(path, UNVERIFIED):
-                continue
             with suppress(FileNotFoundError):  # another backup removed it
-                if now.timestamp() - path.lstat().st_mtime > A_DAY:
-                    if is_copy:
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink()
+                if self._is_ours(path, UNVERIFIED) and now.timestamp() - path.lstat().st_mtime > A_DAY:
+                    path.unlink()
 
 
 # --- restore ---

@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 
 from usersctl.named import NamedTuple
@@ -46,6 +47,7 @@ def check(path: Path, begins: Begins = unseen, *, read_only: bool = True) -> Rep
             "integrity": _integrity(connection),
             "foreign keys": _foreign_keys(connection),
             "schema": _schema(connection),
+            "text": islice(tx.not_utf8(), MOST_PROBLEMS),
             "counts": tx.miscounted(),
             "search": _search(connection),
             "audit": _trail(tx),

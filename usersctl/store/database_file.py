@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from usersctl.clock import utc_now
 from usersctl.errors import Invalid, OtherVersion, StoreUnusable, Taken
 from usersctl.named import NamedTuple
 from usersctl.store.progress import Progress, unwatched
@@ -152,6 +153,7 @@ def create_file(path: Path, *, owner: Path | None = None) -> None:
 # --- copied ---
 
 UNFINISHED = ".users-copy-"  # the beginning of the name of the folder of a copy that is being made
+A_MINUTE = 60.0  # seconds
 PAGES = 1024  # in one step of a copy; between steps the progress bar moves and Ctrl-C works
 
 
@@ -185,12 +187,18 @@ def copy(
 
 @contextmanager
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """For its owner alone. A signal that comes while it is removed leaves nothing, unlike with TemporaryDirectory."""
+    """For its owner alone. A signal that comes while it is removed leaves nothing, unlike with TemporaryDirectory; and what
+    a killed process leaves is removed by the next one, because the kernel frees its lock."""
+    import fcntl
     import shutil
     import tempfile
 
+    _remove_left(Path(parent or tempfile.gettempdir()), prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    handle = os.open(folder, os.O_RDONLY)
     try:
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield folder
     finally:
         try:
@@ -198,6 +206,25 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            os.close(handle)
+
+
+def _remove_left(parent: Path, prefix: str) -> None:
+    import fcntl
+    import shutil
+
+    for folder in parent.glob(f"{prefix}*"):
+        with suppress(OSError):  # somebody else's, locked, or gone
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                status = os.fstat(handle)
+                # A younger one may be about to be locked.
+                if status.st_uid == os.geteuid() and utc_now().timestamp() - status.st_mtime > A_MINUTE:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+            finally:
+                os.close(handle)
 
 
 @contextmanager

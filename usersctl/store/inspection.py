@@ -1,6 +1,9 @@
 """Questions about the database as a whole, for doctor, backup and health checks."""
 
+import sqlite3
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from usersctl.named import NamedTuple
@@ -53,6 +56,30 @@ class Inspection(Statements):
         """Of a file: the first problem with its pages, by a quick look at all of them."""
         (problem,) = self._run("PRAGMA quick_check(1)").fetchone()
         return None if problem == "ok" else str(problem)
+
+    def not_utf8(self) -> Iterator[str]:
+        """Of a file: text that is not UTF-8. SQLite keeps it as it comes, but the rows with it cannot be read."""
+        from usersctl.store.upgrade import columns_by_table, names_of_schema  # late: hardly ever needed
+
+        ours = names_of_schema()
+        for table, columns in columns_by_table(self._connection).items():
+            if table in ours:
+                try:
+                    deque(self.all_rows(table, columns), maxlen=0)
+                except sqlite3.OperationalError as error:
+                    if not str(error).startswith("Could not decode"):
+                        raise
+                    yield from self._not_utf8_in(table, columns)
+
+    def _not_utf8_in(self, table: str, columns: list[str]) -> Iterator[str]:
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
+        try:
+            for row in self.all_rows(table, [*columns, *(f"CAST({name} AS BLOB)" for name in columns)]):
+                for name, text, stored in zip(columns, row, row[len(columns) :], strict=False):
+                    if isinstance(text, str) and text.encode() != stored:
+                        yield f"{table}.{name} is not UTF-8 in the row with {columns[0]} {row[0]}"
+        finally:
+            self._connection.text_factory = str
 
     def count_later_than(self, moment: str) -> dict[str, int]:
         """Rows with a time after this moment, by table."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from usersctl.errors import Taken
+from usersctl.errors import OtherVersion, Taken
 from usersctl.store.conninfo import Conninfo, Database, shown
 from usersctl.store.content import NewDatabase, pour
 from usersctl.store.new_file import new_file
@@ -21,11 +21,18 @@ def move(source: Store, to: Database, progress: Progress) -> dict[str, int]:
     if to == source.database:
         raise Taken(f"{source.name} is the database itself")
     source.check_movable()
-    with source.write() as tx:
-        source.whole()
-        with _new(source, to) as new:
-            counts = pour(tx, new, progress)
-            source.mark_as_moved(tx, visible(shown(to)))
+    try:
+        with source.write() as tx:
+            source.whole()
+            with _new(source, to) as new:
+                counts = pour(tx, new, progress)
+                source.mark_as_moved(tx, visible(shown(to)))
+    except KeyboardInterrupt:  # perhaps amid the commit, which is not interrupted
+        try:
+            source.is_current()
+        except OtherVersion as moved:
+            raise KeyboardInterrupt(f"but all is done: {moved}; {moved.hint}") from None
+        raise
     return counts
 
 

@@ -63,10 +63,10 @@ class Outbox(Statements):
         return self._value(int, statement, (webhook, due_by))
 
     def claim_email(self, email_id: int, due_by: str, lease: timedelta) -> QueuedEmail | None:
-        """No other worker takes the email before `lease` is over. Clears its last error."""
+        """No other worker takes the email before `lease` is over."""
         return self._first(
             QueuedEmail._make,
-            "UPDATE outbox SET due_at = :until, attempts = attempts + 1, last_error = NULL"
+            "UPDATE outbox SET due_at = :until, attempts = attempts + 1"
             f" WHERE id = :id AND state = 'waiting' AND due_at <= :due RETURNING {QUEUED}",
             {"id": email_id, "due": due_by, "until": stamp(self.now + lease)},
         )
@@ -116,7 +116,7 @@ class Outbox(Statements):
     def retry_email(self, email_id: int) -> None:
         """Makes the email due now, as if it had never been tried."""
         self._run(
-            "UPDATE outbox SET state = 'waiting', due_at = ?, attempts = 0, finished_at = NULL"
+            "UPDATE outbox SET state = 'waiting', due_at = ?, attempts = 0, last_error = NULL, finished_at = NULL"
             " WHERE id = ? AND state IN ('waiting', 'failed')",
             (self.now_text, email_id),
         )

@@ -343,7 +343,9 @@ _PROBLEMS = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened",
     sqlite3.SQLITE_PERM: "may not be opened by this user",
 }
+NOT_UTF8 = -1  # beside the codes of SQLite, which has none for it
 _HINTS = {
+    NOT_UTF8: "which: usersctl db verify",
     sqlite3.SQLITE_READONLY: "this user has to be able to write the file and its folder; see: usersctl doctor",
     sqlite3.SQLITE_FULL: MAKE_ROOM,
     sqlite3.SQLITE_IOERR: MAKE_ROOM,
@@ -387,7 +389,7 @@ def store_error(error: sqlite3.Error, path: Path) -> UsersError:
         return StoreUnusable(f"{path} {reason}", hint="see: usersctl db verify")
     problem = _PROBLEMS.get(primary)
     if problem is None and str(error).startswith("Could not decode"):
-        problem = "holds text that is not UTF-8"
+        problem, primary = "holds text that is not UTF-8", NOT_UTF8
     if problem is None:
         raise error
     return StoreUnusable(f"{path} {problem}", hint=_HINTS.get(primary))

@@ -46,9 +46,11 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
             connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
             _for_its_owner_only(path)
         connection.execute("COMMIT")
-    except BaseException:
+    except BaseException as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+        elif isinstance(error, KeyboardInterrupt):  # amid the commit, which is not interrupted
+            raise KeyboardInterrupt(f"but {path} is up to date") from None
         with suppress(sqlite3.Error):  # restored for the application that still uses the file
             connection.execute(f"PRAGMA journal_mode = {journal}")
         with suppress(sqlite3.Error):

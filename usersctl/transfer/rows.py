@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -12,7 +11,7 @@ from typing import IO, Any
 
 from usersctl.errors import Invalid
 from usersctl.fields import unique_keys
-from usersctl.text import counted, visible
+from usersctl.text import counted, quoted_file, visible
 
 # The place, such as "line 7"; and the row, or why it is invalid.
 SourceRow = tuple[str, dict[str, Any] | Invalid]
@@ -61,7 +60,7 @@ def as_text(source: IO[bytes], name: str) -> Iterator[IO[str]]:
         convert = f"iconv -f {error.encoding} -t utf8"
         if name != "-":
             new = Path(name).with_name(f"{Path(name).stem}-utf8{Path(name).suffix}")
-            convert += f" {shlex.quote(name)} > {shlex.quote(str(new))}"
+            convert += f" {quoted_file(name)} > {quoted_file(new)}"
         subject = "standard input" if name == "-" else name
         problem = f"{subject} is not UTF-8: see line {error.line}"
         raise Invalid(problem, hint=f"convert it, for example: {convert}") from None
@@ -97,7 +96,7 @@ def csv_rows(
 ) -> tuple[list[str], Iterator[SourceRow]]:
     """Returns the names of the columns, and the rows."""
     rows = _fields(text, delimiter)
-    line, header = next(rows, (1, list[str]()))
+    line, header = next(rows, (1, Invalid("no header: the first line has to name the columns")))
     if isinstance(header, Invalid):
         raise Invalid(f"line {line}: {header}")
     columns = [spelled(name.strip()) for name in header]

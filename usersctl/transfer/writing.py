@@ -1,6 +1,6 @@
 """What the checked rows of an import become, in its one transaction: new accounts, changes, conflicts."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
@@ -61,6 +61,19 @@ class Imported(NamedTuple):
     overdue: int  # new accounts that never confirmed, and so old that the next cleanup removes them
 
 
+class Ids:
+    """A set of a million ids in little memory: most stand side by side, so a bit of a large number is enough for each."""
+
+    def __init__(self) -> None:
+        self._bits: defaultdict[int, int] = defaultdict(int)  # of 1024 ids each
+
+    def add(self, number: int) -> None:
+        self._bits[number >> 10] |= 1 << (number & 1023)
+
+    def __contains__(self, number: int) -> bool:
+        return bool(self._bits.get(number >> 10, 0) >> (number & 1023) & 1)
+
+
 class Writing:
     def __init__(
         self,
@@ -79,7 +92,7 @@ class Writing:
         self.created = self.updated = self.unchanged = self.skipped = self.without_password = 0
         self.taken = self.invited = self.admins = self.linked = self.repeated = self.overdue = 0
         self.foreign_hashes: Counter[str] = Counter()
-        self.changed: set[int] = set()  # ids of accounts that were there
+        self.changed = Ids()  # of accounts that were there
         self.unknown_groups = 0  # rows with one
         self.hint = ""
         self.changes: list[Change] = []  # that wait for their rows of the audit trail

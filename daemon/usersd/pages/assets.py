@@ -9,6 +9,7 @@ from pathlib import Path
 
 from usersctl.colours import BLACK, WHITE, made_readable, readable_on
 from usersctl.config import Settings
+from usersctl.config.sources import refuse_pipe
 from usersctl.errors import ConfigError, NotFound
 from usersd.pages import common_passwords, texts
 
@@ -139,6 +140,7 @@ def check(settings: Settings) -> None:
     for key, file in (("branding.logo", settings.logo), ("branding.stylesheet", settings.stylesheet)):
         if file is None:
             continue
+        refuse_pipe(file, f"{key} = {file}")
         try:
             with file.open("rb") as opened:
                 size = len(opened.read(MAX_SIZE + 1))  # a device may have no end

@@ -24,7 +24,8 @@ function replacePart(part, fresh) {
 }
 
 async function act(button) {
-  const { method, path, body, then, ask: question, done, grave } = button.dataset;
+  // Many buttons of one kind have their texts at their list.
+  const { method, path, body, then, ask: question, done, grave } = { ...button.closest("ul")?.dataset, ...button.dataset };
   const text = button.textContent;
   if (question && !await sure(text, question, text, undefined, grave === undefined ? "" : "danger")) return;
   if (!await ask(method, path, body ? JSON.parse(body) : undefined)) return;

@@ -461,7 +461,12 @@ for (const input of all("[data-from-query]")) input.value = query.get(input.data
 
 // What a form says after it has led to this page.
 const note = taken("note");
-if (note) say(note).focus();
+if (note) {
+  const shown = say(note);
+  shown.focus();
+  // In WebKit the field with autofocus takes it when the page is drawn first.
+  requestAnimationFrame(() => shown.focus());
+}
 
 // The email address goes along between the pages of a visitor who is not signed in.
 const address = $(".narrow #email");
@@ -470,6 +475,9 @@ if (address && typed) address.value ||= typed;
 for (const way of all(".ways a, .primary")) {
   on(way, "click", () => hand("email", address?.value || query.get("email")));
 }
+
+// Without cookies a sign-in would only come back to the form.
+if ($("[data-second]") && !navigator.cookieEnabled) textsLoaded.then(() => say(t("say.cookies"), "note bad"));
 
 // --- the session ---
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from usersctl.config import Settings
+from usersctl.config.sources import refuse_pipe
 from usersctl.errors import ConfigError
 from usersctl.passwords import MAX_BYTES
 from usersd.pages.languages import chosen
@@ -60,6 +61,7 @@ def _shipped(name: str) -> Words:
 
 
 def _read_own(locale: str) -> Words:
+    refuse_pipe(Path(locale), f"locale = {locale!r}")
     try:
         own = json.loads(Path(locale).read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -108,12 +108,15 @@ class Output:
             return
         from shutil import get_terminal_size
         from textwrap import wrap
+        from unicodedata import east_asian_width
 
         width = max(len(name) for name, _ in lines) + 2
         room = max(get_terminal_size().columns - width, 20)
         for name, value in lines:
-            parts = wrap(value, room, break_long_words=False, break_on_hyphens=False)
-            self.data(f"{name:<{width}}" + ("\n" + " " * width).join(parts))
+            # A wide character takes two cells; a control character, which no cell has, counts for the second.
+            by_cells = "".join(c + "\0" * (east_asian_width(c) in "WF") for c in value)
+            parts = wrap(by_cells, room, break_long_words=False, break_on_hyphens=False)
+            self.data(f"{name:<{width}}" + ("\n" + " " * width).join(parts).replace("\0", ""))
 
     def csv_cell(self, value: Cell) -> Cell:
         """Text is unchanged in a pipe or file. On a terminal, its control characters are made visible."""

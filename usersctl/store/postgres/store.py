@@ -31,6 +31,7 @@ except ImportError:
 OLDEST_SERVER = 140000
 NEVER = float("-inf")
 UPGRADE = 600.0  # seconds for which a process waits while another one upgrades the database
+IN_USE = 30.0  # seconds for which an upgrade waits for others that use the old tables, while new readers wait for it
 WRITERS = database_file.APPLICATION_ID  # the advisory lock of the one writer
 COMMIT_WHILE_HELD = 0.5  # seconds, while another writer was waited for in vain
 LONGEST = 3600.0  # seconds for a statement about the whole content, and for its commit
@@ -113,15 +114,23 @@ class PostgresStore(Store):
             super()._bring_up_to_date(create=create)
 
     def _upgrade(self, connection: Connection) -> None:
-        with connection.patient(LONGEST), self._transaction(connection, _begin(UPGRADE, alone=True)):
-            version = self._version_on(connection)
-            if version is None:
-                self._refuse_another_service(connection)
-                for statement in (*dialect.schema(), *dialect.SEARCH):
-                    connection.run(statement)
-                self.made = True
-            elif version < VERSION:  # else another process was quicker
-                self._renew(connection)
+        try:
+            with connection.patient(LONGEST), self._transaction(connection, _begin(UPGRADE, alone=True)):
+                version = self._version_on(connection)
+                if version is None:
+                    self._refuse_another_service(connection)
+                    for statement in (*dialect.schema(), *dialect.SEARCH):
+                        connection.run(statement)
+                    self.made = True
+                elif version < VERSION:  # else another process was quicker
+                    self._renew(connection)
+        except ServerError as error:
+            holders = PostgresTransaction(connection).holders() if error.state == "55P03" else []
+            if not holders:
+                raise
+            problem = f"The database cannot be upgraded while others use it: {', '.join(holders)}"
+            hint = "let them end, or end them: SELECT pg_terminate_backend(process); and try again"
+            raise Busy(problem, retry_after=60, hint=hint) from error
 
     def _refuse_another_service(self, connection: Connection) -> None:
         """The locks and notices of a database are of one service: of two, one would send no emails."""
@@ -137,6 +146,7 @@ class PostgresStore(Store):
         new.put_old_rows()
         tx = new.complete(last_ids)
         accounts = tx.count_rows("users")
+        connection.run(f"SET LOCAL lock_timeout = '{IN_USE}s'")
         # Processes of the older version see the new one when they connect again.
         tx.end_other_connections(f"{new.home}.installation")
         new.finish()

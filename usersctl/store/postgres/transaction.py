@@ -99,6 +99,15 @@ class PostgresTransaction(Transaction):
         )
         return {name for (name,) in parts}
 
+    def holders(self) -> list[str]:
+        """Of locks of our tables: the processes of the server, and whose they are."""
+        found = self._run(
+            "SELECT DISTINCT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
+            " JOIN pg_class ON pg_class.oid = relation WHERE granted AND pid <> pg_backend_pid()"
+            f" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relnamespace = {HOME}"
+        )
+        return [f"process {process} of {role} ({program})" for process, role, program in found]
+
     def another_home(self) -> str | None:
         """The schema of tables like ours, of another service in this database."""
         statement = (
