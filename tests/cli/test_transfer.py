@@ -291,7 +291,11 @@ def test_a_hint_about_a_file_whose_name_begins_with_a_dash_works(usersctl: Comma
     assert usersctl.shell("usersctl db verify ./-backup.db").code == 7
 
 
-@pytest.mark.parametrize("packed", [zipped(), gzip.compress(b"email\n")], ids=["zip", "gzip"])
+@pytest.mark.parametrize(
+    "packed",
+    [zipped(), b"PK\x03\x04\x14\0\0\0\x08\n", gzip.compress(b"email\n")],
+    ids=["zip", "zip that begins with ASCII", "gzip"],
+)
 def test_a_spreadsheet_or_a_packed_file_is_no_text_to_convert(usersctl: Command, packed: bytes) -> None:
     file = written(usersctl, "people.csv", packed)
     for source in ((file,), ("--from", f"csv:{file}")):

@@ -69,11 +69,12 @@ def as_text(source: IO[bytes], name: str) -> Iterator[IO[str]]:
 
 
 def _refuse_other_encodings(text: str, line: int = 1) -> None:
-    """Also UTF-16 of ASCII letters, which is UTF-8 with many zeros."""
-    if text.isascii() and not (line == 1 and "\0" in text[:4]):
+    """Also what is UTF-8 by chance: UTF-16 of ASCII letters, which has many zeros, and the beginning of a packed file."""
+    is_other = line == 1 and ("\0" in text[:4] or text.startswith(_PACKED))
+    if text.isascii() and not is_other:
         return
     wrong = _NO_UTF_8.search(text)
-    if wrong or "\0" in text[:4]:
+    if wrong or is_other:
         raise _NotUtf8(text, line + text.count("\n", 0, wrong.start() if wrong else 0))
 
 
