@@ -1,5 +1,6 @@
 """Questions about the database as a whole, for doctor, backup and health checks."""
 
+import re
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,17 +60,25 @@ class Inspection(Statements):
 
     def not_utf8(self) -> Iterator[str]:
         """Of a file: text that is not UTF-8. SQLite keeps it as it comes, but the rows with it cannot be read."""
-        from usersctl.store.upgrade import columns_by_table, names_of_schema  # late: hardly ever needed
+        for table, columns in self._texts().items():
+            try:
+                deque(self.all_rows(table, columns), maxlen=0)
+            except sqlite3.OperationalError as error:
+                if not str(error).startswith("Could not decode"):
+                    raise
+                yield from self._not_utf8_in(table, columns)
 
-        ours = names_of_schema()
-        for table, columns in columns_by_table(self._connection).items():
-            if table in ours:
-                try:
-                    deque(self.all_rows(table, columns), maxlen=0)
-                except sqlite3.OperationalError as error:
-                    if not str(error).startswith("Could not decode"):
-                        raise
-                    yield from self._not_utf8_in(table, columns)
+    def _texts(self) -> dict[str, list[str]]:
+        """The columns of text of each of our tables but the audit trail, whose hashes tell of such text."""
+        from usersctl.store.upgrade import statements  # late: hardly ever needed
+
+        made = (re.match(r"CREATE TABLE (\w+)", statement) for statement in statements())
+        query = "SELECT name FROM pragma_table_info(?) WHERE type = 'TEXT' OR cid = 0"
+        return {
+            table[1]: [name for (name,) in self._run(query, (table[1],))]
+            for table in made
+            if table and table[1] != "audit"
+        }
 
     def _not_utf8_in(self, table: str, columns: list[str]) -> Iterator[str]:
         self._connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
