@@ -89,9 +89,8 @@ def test_a_copy_is_refused_and_its_owner_told_once(here: Site, ada: Person) -> N
     credential = twin.get(options(browser))
     for _ in range(5):
         assert is_refused(browser.post(SIGN_IN, {"credential": credential}))
-    emails = sent(here.service, ADA)
-    assert [email for email in emails if "refused" in email.subject] == [emails[-1]]
-    assert "your passkey “Phone” was refused" in emails[-1].parts[0]
+    subjects = [email.subject for email in sent(here.service, ADA)]
+    assert [subject for subject in subjects if "refused" in subject] == [subjects[-1]]
     assert [row.action for row in audit(here.service)].count("passkey-refused") == 1
     # The one that is ahead goes on.
     assert use_passkey(here.client(), ada.device).status == 200

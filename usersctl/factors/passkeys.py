@@ -12,7 +12,7 @@ from usersctl.factors.enrolment import Factors, as_json
 from usersctl.fields import normal_name
 from usersctl.lockdown import refuse_in_lockdown
 from usersctl.mail.kinds import PASSKEY_REFUSED
-from usersctl.models import Actor, Enrolment, Method, Passkey, User
+from usersctl.models import Actor, Method, Passkey, User
 from usersctl.named import NamedTuple
 from usersctl.permissions import Check, admit
 from usersctl.secrets import digest, in_base64, keyed_digest
@@ -246,8 +246,7 @@ class Passkeys(NamedTuple):
         user = tx.user(passkey.user_id)
         if user is None or tx.passkey(passkey.credential_id) is None:
             return "it was removed meanwhile"
-        about = Enrolment("passkey", tx.now_text, passkey.id)
-        self.factors.emails.add(tx, PASSKEY_REFUSED, user, user.email, about=about)
+        self.factors.emails.add(tx, PASSKEY_REFUSED, user, user.email)
         tx.audit(by, "passkey-refused", user, passkey=passkey.id)
         return "its counter did not grow: it may be a copy"
 

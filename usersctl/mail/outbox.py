@@ -12,7 +12,7 @@ from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.mail import kinds
 from usersctl.mail.kinds import EmailQueue, Kind
-from usersctl.models import Actor, EmailState, Enrolment, Purpose, QueuedEmail, User
+from usersctl.models import Actor, EmailState, Purpose, QueuedEmail, User
 from usersctl.named import NamedTuple
 from usersctl.outgoing import LONGEST_DELAY, Attempt, claimed, delay_after, first_due, noted, seconds_until
 from usersctl.permissions import admit
@@ -65,8 +65,7 @@ class Outbox(NamedTuple):
                 return Attempt(email, EmailState.DROPPED, reason or "")
             kind = _at_present(tx, kind, user)
             token = _add_link(tx, kind, user, email.email, about=email.about)
-            passkey = _passkey_of(tx, email)
-        return self._send(email, kind, token, tx.now, new_email=user.called, passkey=passkey)
+        return self._send(email, kind, token, tx.now, new_email=user.called)
 
     def seconds_until_due(self, at_most: float) -> float:
         return seconds_until(self.store, at_most)
@@ -121,9 +120,7 @@ class Outbox(NamedTuple):
         }
         return "" if kind.purpose is None else link_to(self.settings, pages[kind.purpose], token, email)
 
-    def _send(
-        self, email: QueuedEmail, kind: Kind, token: str, date: datetime, *, new_email: str, passkey: str
-    ) -> Attempt:
+    def _send(self, email: QueuedEmail, kind: Kind, token: str, date: datetime, *, new_email: str) -> Attempt:
         # Late, because the libraries of mail are slow to import and most commands send no email.
         from usersctl.mail import writer
         from usersctl.mail.sending import Undeliverable
@@ -136,7 +133,6 @@ class Outbox(NamedTuple):
                 link=self._url(kind, token, email.email),
                 lifetime=kind.lifetime,
                 new_email=new_email,
-                passkey=passkey,
                 message_id=email.message_id,
                 date=date,
             )
@@ -198,12 +194,6 @@ def _add_link(tx: Transaction, kind: Kind, user: User, email: str, about: str | 
     elif kind.purpose is Purpose.NOT_ME:
         tx.keep_reserved(user.id, email, until)
     return token
-
-
-def _passkey_of(tx: Transaction, email: QueuedEmail) -> str:
-    """The name of the one that an email is about, if the account still has it."""
-    number = Enrolment.read(email.about).passkey_id if email.about else None
-    return next((each.name for each in tx.passkeys(email.user_id or 0) if each.id == number), "…")
 
 
 def _why_pointless(tx: Transaction, email: QueuedEmail, kind: Kind | None, user: User | None) -> str | None:

@@ -26,7 +26,7 @@ from usersctl.mail.kinds import KINDS
 from usersctl.mail.sending import Undeliverable
 from usersctl.named import NamedTuple
 
-PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email", "passkey"}
+PLACEHOLDERS = {"brand", "link", "hours", "until", "email", "new_email"}
 TEMPLATES = Path(__file__).parent / "templates"
 ACCENT = "#0b5fff"
 # How a date is written in figures. A language that is not here gets the international form.
@@ -86,7 +86,6 @@ class Writer(NamedTuple):
         link: str | None = None,
         lifetime: timedelta = timedelta(),
         new_email: str = "",
-        passkey: str = "",
         message_id: str,
         date: datetime,
     ) -> EmailMessage:
@@ -98,7 +97,6 @@ class Writer(NamedTuple):
             "until": f"{date + lifetime:{_DATES.get(self._language(), _INTERNATIONAL)}}",
             "email": recipient,
             "new_email": new_email,
-            "passkey": passkey,
         }
         head, _, body = self._template(f"{kind}.txt").partition("\n\n")
         subject = Template(_header(head, "Subject")).substitute(values)
