@@ -42,6 +42,9 @@ def move(
     run.out.note(
         f"Now set database = {to_json(name)}, and start the daemon again. {source.name} is marked as moved"
     )
+    named_by = run.loaded.origins["database"].source
+    if named_by.startswith("USERS_DATABASE"):
+        run.out.note(f"{named_by} names the old one, and wins over the configuration: change it instead")
     if counts["totp_secrets"] and not run.loaded.settings.secret_keys:
         apps = counted(counts["totp_secrets"], "authenticator app")
         run.out.note(f"The key of {apps} is in the file users.key: set auth.secretKey to what it holds")
