@@ -57,7 +57,9 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
         # As if --db had named it, because other commands need --db for it.
         origins = origins | {"database": Origin(COMMAND_LINE, str(database))}
     # Without a mail server the emails stay in a folder, and /dev/mail shows them.
-    settings = settings._replace(whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1)
+    settings = settings._replace(
+        whitelist=(*settings.whitelist, REGISTRATION), mailer_host=None, processes=1, is_trial=True
+    )
     table = TABLE + FOR_DEVELOPMENT
     if not settings.oauth_client_id:
         provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri(settings.oauth))

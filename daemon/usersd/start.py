@@ -14,7 +14,7 @@ from usersctl.config.sources import COMMAND_LINE, Loaded, default_files, unread_
 from usersctl.config.values import is_loopback
 from usersctl.errors import Invalid, ServerAway
 from usersctl.service import MAKE_AN_ADMIN, Service, build
-from usersctl.store.conninfo import shown
+from usersctl.store.conninfo import Conninfo, shown
 from usersctl.store.opening import open_store
 from usersd.announce import announce, log_mail
 from usersd.app import App
@@ -93,10 +93,12 @@ def admin_command(loaded: Loaded) -> str:
 
 
 def db_option(loaded: Loaded) -> str:
-    """What another command needs to find this daemon's database."""
-    if loaded.origins["database"].source != COMMAND_LINE:
+    """What another command, in another shell, needs to find this daemon's database."""
+    source, database = loaded.origins["database"].source, loaded.settings.database
+    # A conninfo of the environment may have a password, which --db refuses.
+    if source != COMMAND_LINE and (source != "USERS_DATABASE" or isinstance(database, Conninfo)):
         return ""
-    return f" --db {shlex.quote(shown(loaded.settings.database))}"
+    return f" --db {shlex.quote(shown(database))}"
 
 
 def when_the_server_is_there(begin: Callable[[], None], log: Log) -> None:

@@ -169,6 +169,8 @@ def test_an_address_that_is_taken_is_refused_with_its_own_exit_code(usersctl: Co
     done = usersctl("create", "ADA@example.com", "--generate")
     assert done.code == 4
     assert "taken by user 1" in done.stderr
+    for command in ("usersctl update 1", "usersctl set-password 1"):
+        assert command in done.stderr
     assert usersctl("create", "ada@example.com", "--generate", "--json").error["code"] == "taken"
 
 

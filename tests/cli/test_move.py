@@ -36,6 +36,7 @@ def test_a_move_says_what_it_did_and_how_to_go_on(usersctl: Command, server: Con
     assert done.stdout.startswith(f"Moved 1 account to {server}: ")
     assert done.stderr == (
         f'Now set database = "{server}", and start the daemon again. {usersctl.database} is marked as moved\n'
+        "USERS_DATABASE names the old one, and wins over the configuration: change it instead\n"
     )
     there = {"USERS_DATABASE": str(server)}
     assert [row[1] for row in usersctl.ok("list", env=there).rows] == [ada.email]
@@ -45,6 +46,12 @@ def test_a_move_says_what_it_did_and_how_to_go_on(usersctl: Command, server: Con
     assert seconds >= 0
     assert printed == {"from": str(server), "to": str(back), "accounts": 1, "rows": printed["rows"]}
     assert [row[1] for row in usersctl.ok("list", "--db", "back.db").rows] == [ada.email]
+
+
+def test_a_move_tells_of_a_variable_only_where_it_names_the_database(usersctl: Command) -> None:
+    usersctl.add("ada", role="admin")
+    assert "USERS_DATABASE" in usersctl.ok("db", "move", "there.db").stderr
+    assert "USERS_DATABASE" not in usersctl.ok("db", "move", "further.db", "--db", "there.db").stderr
 
 
 def test_a_move_to_a_name_that_is_not_utf_8_says_where_everything_went(usersctl: Command) -> None:

@@ -247,14 +247,14 @@ def test_a_log_that_cannot_be_read_is_not_to_be_moved_away(
     assert doctor.finds("database") == ("problem", message, f"chmod u+rw {log}")
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert doctor.finds("database")[:2] == ("problem", message)
-    assert doctor.finds("database")[2].startswith("sudo -u root usersctl doctor")
+    assert doctor.finds("database")[2].startswith(f"sudo -u {log.owner()} usersctl doctor")
 
 
 @pytest.mark.sqlite  # modes of files
 def test_a_database_that_this_owner_cannot_write_is_a_problem_whatever_its_mode(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is mounted read-only, or a folder of somebody else."""
+    """A disk that is mounted read-only."""
     database, real = doctor.service.settings.database, os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != database and real(path, mode))
     assert doctor.finds("database-modes") == (
@@ -264,6 +264,15 @@ def test_a_database_that_this_owner_cannot_write_is_a_problem_whatever_its_mode(
     )
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and real(path, mode))
     assert doctor.finds("database-modes")[1] == f"{tmp_path} is read-only"
+
+
+@pytest.mark.sqlite  # owners of files
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_somebody_else_that_this_owner_cannot_write_is_given_back(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and real(path, mode))
     os.chown(tmp_path, 12345, -1)
     assert doctor.finds("database-modes")[2] == f"chown root {tmp_path}"
 

@@ -491,6 +491,7 @@ def test_an_anonymous_page_request_redirects_to_the_login_and_back(site: Site, a
 def test_dev_mail_has_a_route_only_while_developing(make_site: Callable[..., Site]) -> None:
     site = make_site(whitelist=("/dev/mail",))
     assert site.client().get("/dev/mail").status == 404
+    assert b"/dev/mail" not in site.client().get("/login").body
 
 
 # --- the whitelist ---

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import re
 import socket
 import subprocess
@@ -21,10 +22,11 @@ from wsgiref.simple_server import make_server
 import bottle
 import flask
 import pytest
+from support.daemons import free_port
 from support.fakes import FakeClock
-from support.proxies import Quiet, needed
-from support.recipes import python_verifier, verifier
-from support.servers import installed
+from support.proxies import Quiet, needed, started
+from support.recipes import python_verifier, recipes, verifier
+from support.servers import importable, installed
 from support.web import Client, hosting
 
 from usersctl.secrets import assertion
@@ -420,3 +422,27 @@ def test_the_verifier_reads_requests_of_django(tmp_path: Path) -> None:
     assert [json.loads(line) for line in printed.stdout.splitlines()] == [ZOE] * len(PATHS) + [None] * len(
         PATHS
     )
+
+
+FASTAPI = """
+from fastapi import FastAPI, Request
+
+app = FastAPI()
+
+@app.get("/{_:path}")
+async def found(request: Request):
+    return user_of(request)
+"""
+
+
+@pytest.mark.slow
+def test_the_verifier_reads_requests_of_fastapi(tmp_path: Path) -> None:
+    importable("fastapi", "browser")
+    (tmp_path / "found.py").write_text("\n".join([*recipes("python"), FASTAPI]))
+    port = free_port()
+    words = [installed("uvicorn", "browser"), "found:app", "--host=127.0.0.1", f"--port={port}"]
+    with started(words, tmp_path, port, env=os.environ | {"USERS_ASSERTION_SECRET": SECRET}):
+        for path in PATHS:
+            found = Application(port)
+            assert found.believes(signed(path=path), target=quote(path) + "?query=1") == ZOE, path
+            assert found.believes(signed(), target=quote(path + "x")) is None

@@ -245,6 +245,7 @@ def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersct
         (line,) = daemon.events("no-admin")
         assert line["message"].endswith(f" --db {trial}")
         client = daemon.client()
+        assert b'href="/dev/mail"' in client.get("/forgot-password").body
         assert client.post("/api/users/password/forgot", {"email": "yukawa@example.com"}).status == 200
         assert client.login("ada@example.com", PASSWORD).status == 401
         (_,) = wait_for(lambda: list((usersctl.folder / "mail-dev").glob("*.eml")))

@@ -141,6 +141,12 @@ def test_the_command_is_for_the_configuration_and_the_database_that_the_daemon_w
         admin_command(load(config=file, flags=flags, env={}))
         == f"{MAKE_ONE} --config {file} --db '{database}'"
     )
+    assert (
+        admin_command(load(env={"HOME": "/nowhere", "USERS_DATABASE": "/srv/users.db"}))
+        == f"{MAKE_ONE} --db /srv/users.db"
+    )
+    server = {"HOME": "/nowhere", "USERS_DATABASE": "postgresql://users:secret@db.example.com/users"}
+    assert admin_command(load(env=server)) == MAKE_ONE
 
 
 def test_while_there_is_no_admin_the_log_and_the_login_say_how_to_make_one(usersctl: Command) -> None:

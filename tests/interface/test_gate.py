@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -436,6 +437,74 @@ def example(served: str, folder: Path, database: Database) -> Iterator[int]:
     with started([installed(program), *words], folder, port, env=env, signum=signal.SIGINT):
         yield port
     assert not (folder / "users.db-wal").exists()
+
+
+DJANGO = """\
+import sys
+import waitress
+from django.conf import settings
+from django.core.management import call_command
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+from usersctl.config import load
+from usersctl.service import build
+from usersd.gate import Gate
+
+def home(request):
+    return HttpResponse(f"{{request.user}} {{request.user.is_staff}}")
+
+urlpatterns = [path("", home), path("about", home)]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
+{settings}
+settings.configure(
+    SECRET_KEY="of a test, and of nothing else",
+    ROOT_URLCONF=__name__,
+    INSTALLED_APPS=["django.contrib." + name for name in ("auth", "contenttypes", "sessions")],
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": "django.db"}}}},
+    DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
+    MIDDLEWARE=MIDDLEWARE,
+    AUTHENTICATION_BACKENDS=AUTHENTICATION_BACKENDS,
+    ALLOWED_HOSTS=["127.0.0.1"],
+)
+application = Gate(get_wsgi_application(), build(load().settings), pages=True)
+call_command("migrate", verbosity=0)
+waitress.serve(application, listen=f"127.0.0.1:{{sys.argv[1]}}")
+"""
+
+
+@pytest.mark.slow
+def test_the_user_of_django_is_that_of_the_gate(
+    make_service: Callable[..., Service], tmp_path: Path, clock: FakeClock
+) -> None:
+    installed("django-admin", "applications")
+    clock.now = utc_now()  # the application uses the real time
+    service, port = make_service(), free_port()
+    ada = create_user(service, "ada@example.com", "Ada", None, by=OPERATOR)
+    root = create_user(service, "root@example.com", "Root", None, role="admin", by=OPERATOR)
+    module, changes = blocks(section(PAGE, "Django's own user"), "python")
+    (tmp_path / "accounts.py").write_text(module, "utf-8")
+    (tmp_path / "site.py.txt").write_text(DJANGO.format(settings=changes), "utf-8")
+    (tmp_path / "users.toml").write_text(blocks(page(PAGE), "toml")[0], "utf-8")
+    env = os.environ | {
+        "USERS_CONFIG": str(tmp_path / "users.toml"),
+        "USERS_DATABASE": str(service.store.database),
+        "USERS_BASE_URL": f"http://127.0.0.1:{port}",
+    }
+    with started([sys.executable, str(tmp_path / "site.py.txt"), str(port)], tmp_path, port, env=env):
+        site = Gated(service, port)
+        user, admin = site.client(ada), site.client(root)
+        assert user.get("/").body == b"ada@example.com False"
+        assert admin.get("/").body == b"root@example.com True"
+        # The browser keeps the session of Django, and the gate has the last word.
+        assert "sessionid" in user.cookies
+        user.cookies["auth_token"] = admin.cookies["auth_token"]
+        assert user.get("/").body == b"root@example.com True"
+        del user.cookies["auth_token"]
+        assert user.get("/about").body == b"AnonymousUser False"
 
 
 def as_json(reply: Reply) -> tuple[int, Any]:

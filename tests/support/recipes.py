@@ -9,10 +9,13 @@ Verifier = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def verifier(language: str) -> str:
-    (source,) = blocks(
+    return recipes(language)[0]
+
+
+def recipes(language: str) -> list[str]:
+    return blocks(
         section("docs/integrating/forward-auth.md", "Verify that the daemon sent the headers"), language
     )
-    return source
 
 
 def python_verifier(secret: str) -> Verifier:

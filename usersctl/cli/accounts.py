@@ -100,7 +100,7 @@ def _report_existing(
     if user is None:
         return False
     if not if_missing:
-        hint = "change that account with: usersctl update; its password with: usersctl set-password"
+        hint = f"change that account with: usersctl update {user.id}; its password with: usersctl set-password {user.id}"
         if user.awaits_owner:
             hint = f"it is invited, and not accepted yet: usersctl invite resend {user.id}"
         raise Taken(f"{user.email} is taken by user {user.id}", hint=hint)

@@ -29,7 +29,7 @@ def doctor(
 ) -> None:
     """Check this installation.
 
-    Changes nothing. Exit code 7 for a problem or a warning. With --quiet, checks without a finding are not printed.
+    Changes nothing. Exit code 7 for a problem or a warning. With --quiet, checks that are ok are not printed.
     """
     from usersctl.clock import utc_now
     from usersctl.doctor import CHECKS, Installation, Severity, examine

@@ -42,6 +42,9 @@ def move(
     run.out.note(
         f"Now set database = {to_json(name)}, and start the daemon again. {source.name} is marked as moved"
     )
+    named_by = run.loaded.origins["database"].source
+    if named_by.startswith("USERS_DATABASE"):
+        run.out.note(f"{named_by} names the old one, and wins over the configuration: change it instead")
     settings = run.loaded.settings
     if counts["totp_secrets"] and not settings.secret_keys:
         from usersctl.factors.sealing import Sealer

@@ -256,6 +256,7 @@ class Settings(NamedTuple):
     oauth_preset: str | None = None  # only those of auth.providers have one
     more_providers: tuple[ProviderSettings, ...] = ()  # those of auth.providers, in the order of the file
     state_folder: Path = Path("/var/lib/users")  # for the files of this machine, if the database is none of them
+    is_trial: bool = False  # of serve --dev
 
     def __repr__(self) -> str:
         return f"<Settings of {self.base_url}>"  # never a secret, wherever it is printed
