@@ -130,7 +130,7 @@ def test_the_limit_on_emails_is_told(ada: Visitor) -> None:
         confirms(ada, "Send a reset email")
         ada.sees("A reset email is on its way")
     confirms(ada, "Send a reset email")
-    ada.sees("Too many attempts. Please try again in 15 minutes.")
+    ada.sees("grace@example.com got too many emails of this kind. Please try again later.")
 
 
 def test_the_confirmation_email_is_sent_again(site: Site, visit: Visit) -> None:
