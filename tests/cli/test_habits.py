@@ -134,6 +134,7 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
         ("delete --if-exists 1", "USER"),
         ("export", "FILE"),
         ("import --format csv", "FILE"),
+        ("invite", "EMAIL"),
         ("show", "USER"),
     ],
 )

@@ -182,8 +182,8 @@ def _columns() -> int:
 class _WithDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         default = DEFAULTS.get(self.name or "")
-        # Another word is a command that was mistyped, and no address.
-        if default and args and args[0] not in ctx.help_option_names and re.search("^-|@", args[0]):
+        # Another word is a command that was mistyped, and no address. An empty one is an address that is missing.
+        if default and args and args[0] not in ctx.help_option_names and re.search("^-|@|^$", args[0]):
             args = [default, *args]
         return super().parse_args(ctx, args)
 
