@@ -134,6 +134,7 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
     codes = ", ".join(f"{code} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     app = typer.Typer(
         name="usersctl",
+        cls=_Root,
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
         # In less than 70 columns, boxes would cut off the names of options.
@@ -177,6 +178,14 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
 def _columns() -> int:
     """Of the terminal; 0 if stdout is none, and 80 if they are not known."""
     return (os.get_terminal_size(sys.stdout.fileno()).columns or 80) if sys.stdout.isatty() else 0
+
+
+class _Root(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # Typer would drop it, with what it says
+            sys.exit(ExitCode.INTERRUPTED)
 
 
 class _WithDefault(TyperGroup):
@@ -320,7 +329,9 @@ def run_tree(run: Invocation) -> int:
         with _completion(run.words):
             result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
+        if isinstance(
+            ended.__context__, BrokenPipeError | KeyboardInterrupt
+        ):  # Typer turns the first into exit code 1
             raise ended.__context__ from None
         raise
     except Abort:  # Ctrl-C or Ctrl-D at a question
@@ -331,7 +342,7 @@ def run_tree(run: Invocation) -> int:
         else:
             _report_misuse(run, error)
         return ExitCode.MISUSE
-    if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C
+    if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C before the command
         raise KeyboardInterrupt
     if result == ExitCode.BUG:  # Typer's, in a shell for which it has no completion; no command exits so
         hint = "start one of them, and run the same there"
