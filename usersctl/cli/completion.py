@@ -54,6 +54,17 @@ def teach_zsh() -> None:
 
 
 @contextmanager
+def zsh_words() -> Iterator[None]:
+    """Typer doubles an apostrophe of an address, which zsh leaves out then."""
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        print(printed.getvalue().replace("''", r"'\''"), end="", flush=True)
+
+
+@contextmanager
 def fish_words() -> Iterator[None]:
     """Typer gives the value alone, in the place of which fish expects `--option=value`."""
     option = re.search(r"(?:\s(--[\w-]+=)\S*)?$", os.environ.get("_TYPER_COMPLETE_ARGS", ""))

@@ -310,7 +310,11 @@ def _completion(words: Sequence[str]) -> AbstractContextManager[None]:
 
     completion.teach_zsh()
     way = os.environ.get("_USERSCTL_COMPLETE", "")
-    shells = {"complete_bash": completion.bash_words, "complete_fish": completion.fish_words}
+    shells = {
+        "complete_bash": completion.bash_words,
+        "complete_fish": completion.fish_words,
+        "complete_zsh": completion.zsh_words,
+    }
     return shells.get(way, nullcontext)()
 
 
