@@ -28,6 +28,7 @@ else:
             fields = ", ".join(cls._fields)
             # As `namedtuple` does it, which makes a whole class for it, for as much time again.
             new = eval(f"lambda _cls, {fields}: _make(_cls, ({fields},))", {"_make": tuple.__new__})  # noqa: S307
+            new.__qualname__ = f"{cls.__name__}.__new__"  # begins an error about its arguments
             new.__defaults__ = tuple(cls._field_defaults.values())
             cls.__new__ = new
             return new(cls, *values, **named_values)

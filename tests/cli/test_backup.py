@@ -321,9 +321,8 @@ def test_a_backup_beside_another_one_does_not_fail_over_what_that_one_removes(
 ) -> None:
     add("ada")
     folder = tmp_path / "backups"
-    gone = [folder / ".users-copy-old", folder / "users-20200101T000000.000000Z.unverified"]
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda self: iter([*listed(self), *gone * (self == folder)]))
+    gone, listed = folder / "users-20200101T000000.000000Z.unverified", Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([*listed(self), *[gone] * (self == folder)]))
     new, _, _ = dated(folder, 1).add(service.store, utc_now(), quiet)
     assert new.exists()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,6 +135,7 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
         ("delete --if-exists 1", "USER"),
         ("export", "FILE"),
         ("import --format csv", "FILE"),
+        ("invite", "EMAIL"),
         ("show", "USER"),
     ],
 )
@@ -777,6 +779,13 @@ def test_completion_in_zsh_completes_at_the_first_tab_and_after_an_equals_sign(u
     script = usersctl(env={"_USERSCTL_COMPLETE": "source_zsh"}).stdout
     assert "[[ $words[CURRENT] == --*=* ]] && compset -P '*='\n" in script
     assert "\n[[ $funcstack[1] == _usersctl ]] && _usersctl_completion\n" in script
+
+
+def test_completion_in_zsh_keeps_an_apostrophe(usersctl: Command) -> None:
+    usersctl.add("o'brien")
+    env = {"_USERSCTL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "usersctl show o"}
+    printed = usersctl(env=env).stdout
+    assert shlex.split(printed) == ["_arguments", """*: :(("o'brien@example.com"))"""]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from contextlib import closing
@@ -70,6 +72,24 @@ def test_the_way_on_is_a_line_of_the_configuration_whatever_the_name_is(usersctl
     line = f"database = {json.dumps(str(there))}"
     assert tomllib.loads(line) == {"database": str(there)}
     assert (line in said, line in usersctl("list").stderr) == (True, True)
+
+
+def test_a_move_that_is_interrupted_during_its_commit_prints_that_it_is_done(usersctl: Command) -> None:
+    usersctl.add("ada")
+    script = (
+        "import signal, sys; from usersctl import __main__ as command;"
+        "from usersctl.store.sqlite_store import SQLiteStore as store; mark = store.mark_as_moved;"
+        "stop = lambda: signal.raise_signal(signal.SIGINT);"
+        "store.mark_as_moved = lambda self, tx, to: (mark(self, tx, to), tx.after_commit(stop));"
+        "sys.argv = ['usersctl', 'db', 'move', 'new.db']; command.main()"
+    )
+    start = [sys.executable, "-c", script]
+    done = subprocess.run(
+        start, env=usersctl.env, cwd=usersctl.folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.startswith("usersctl: interrupted; but all is done: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

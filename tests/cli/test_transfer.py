@@ -506,7 +506,7 @@ def test_what_a_killed_dry_run_left_is_removed_by_the_next_one(usersctl: Command
     usersctl.env["TMPDIR"] = str(tmp_path)
 
     def folders() -> set[Path]:
-        return set(tmp_path.glob("users-import-*"))
+        return set(tmp_path.glob(".users-import-*"))
 
     def begun() -> tuple[subprocess.Popen[bytes], Path]:
         before = folders()
@@ -525,6 +525,21 @@ def test_what_a_killed_dry_run_left_is_removed_by_the_next_one(usersctl: Command
     alive.communicate(b"email\neve@example.com\n")
     assert alive.returncode == 0
     assert folders() == set()
+
+
+def test_a_dry_run_and_a_check_remove_no_folder_of_somebody_else(usersctl: Command, tmp_path: Path) -> None:
+    usersctl.add("ada")
+    usersctl.env["TMPDIR"] = str(tmp_path)
+    saved, people = tmp_path / "users-check-mine" / "saved.db", tmp_path / "users-import-mine" / "p.csv"
+    for file in (saved, people):
+        file.parent.mkdir()
+    usersctl.ok("db", "backup", saved)
+    people.write_text("email\neve@example.com\n")
+    for file in (saved, people):
+        os.utime(file.parent, times=(0, 0))
+    usersctl.ok("db", "verify", saved)
+    usersctl.ok("import", people, "--dry-run")
+    assert (saved.exists(), people.exists()) == (True, True)
 
 
 # --- stopped ---

@@ -86,6 +86,23 @@ def test_text_that_is_not_utf8_is_named_with_its_row(usersctl: Command) -> None:
     assert (finding["severity"], "users.name is not UTF-8" in finding["message"]) == ("problem", True)
 
 
+@pytest.mark.sqlite  # as above
+@pytest.mark.usefixtures("ada")
+def test_text_that_is_not_utf8_is_named_on_one_line_also_beside_a_missing_table(usersctl: Command) -> None:
+    by_hand(
+        usersctl.folder / "users.db",
+        "INSERT INTO applied_invitations VALUES (CAST(x'410aff' AS TEXT), '')",
+        "DROP TABLE groups",
+    )
+    lines = usersctl("db", "verify").stdout.splitlines()
+    assert [line for line in lines if not line.startswith("schema: ")] == [
+        r"text: applied_invitations.email is not UTF-8 in the row with email A\n\xff"
+    ]
+    found = usersctl("doctor", "--json").json
+    (finding,) = (each for each in found["findings"] if each["code"] == "database-integrity")
+    assert finding["message"].startswith("damaged: applied_invitations.email is not UTF-8")
+
+
 def test_what_another_application_keeps_beside_the_tables_is_no_fault(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def test_it_is_made_of_values_by_place_and_by_name(kind: Any) -> None:
 def test_a_value_too_few_or_too_many_is_refused(
     kind: Any, values: tuple[Any, ...], names: dict[str, int]
 ) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\.__new__\(\) "):
         kind(*values, **names)
 
 

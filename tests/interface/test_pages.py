@@ -868,6 +868,11 @@ def test_an_unusable_logo_or_style_sheet_is_refused(tmp_path: Path) -> None:
     for changes, message in (
         ({"logo": tmp_path / "none.svg"}, "none.svg: cannot be read: No such file"),
         ({"stylesheet": tmp_path}, "cannot be read: Is a directory"),
+        (
+            {"stylesheet": tmp_path / ("x" * 256)},
+            "branding.stylesheet = .*: cannot be read: File name too long",
+        ),
+        ({"locale": f"/{'x' * 256}"}, "locale = .*, and as a file: File name too long"),
         ({"logo": big}, "big.png: must be a file of at most 512 KiB"),
         ({"logo": text}, "logo.txt: must be one of .svg, .png, .jpg, .jpeg, .webp"),
     ):

@@ -6,9 +6,8 @@ word, and zsh loads a function at its first call, which has to complete as well.
 
 import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from io import StringIO
 
 _IN_ZSH = """
@@ -27,22 +26,16 @@ _BREAK = "[@:=]"
 _IN_QUOTES, _SPECIAL = r'(["$`\\!])', r"(^[~#]|[^\w@:=%+,./~#-])"
 
 
-@contextmanager
-def bash_words() -> Iterator[None]:
+def bash_words() -> AbstractContextManager[None]:
     """Gives Typer whole words, and bash what is missing of the last one, quoted: a stranger may have chosen the address."""
     pieces = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
     words = _words(pieces)
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    printed = StringIO()
-    try:
-        with redirect_stdout(printed):
-            yield
-    finally:
-        quote = pieces[-1][:1]
-        typed = _breaks_before(pieces[-1], words[-1])
-        for candidate in printed.getvalue().split():
-            print(_quoted(_after(candidate, typed), quote))
-        sys.stdout.flush()
+    quote = pieces[-1][:1]
+    typed = _breaks_before(pieces[-1], words[-1])
+    return _printing(
+        lambda candidates: "".join(f"{_quoted(_after(each, typed), quote)}\n" for each in candidates.split())
+    )
 
 
 def teach_zsh() -> None:
@@ -53,18 +46,27 @@ def teach_zsh() -> None:
     _completion_classes.ZshComplete.source_template = _IN_ZSH
 
 
-@contextmanager
-def fish_words() -> Iterator[None]:
+def zsh_words() -> AbstractContextManager[None]:
+    """Typer doubles an apostrophe of an address, which zsh leaves out then."""
+    return _printing(lambda candidates: candidates.replace("''", r"'\''"))
+
+
+def fish_words() -> AbstractContextManager[None]:
     """Typer gives the value alone, in the place of which fish expects `--option=value`."""
-    option = re.search(r"(?:\s(--[\w-]+=)\S*)?$", os.environ.get("_TYPER_COMPLETE_ARGS", ""))
+    found = re.search(r"\s(--[\w-]+=)\S*$", os.environ.get("_TYPER_COMPLETE_ARGS", ""))
+    option = found[1] if found else ""
+    return _printing(lambda candidates: "".join(f"{option}{line}\n" for line in candidates.splitlines()))
+
+
+@contextmanager
+def _printing(changed: Callable[[str], str]) -> Iterator[None]:
+    """Changes what Typer prints, which ends the process."""
     printed = StringIO()
     try:
         with redirect_stdout(printed):
             yield
     finally:
-        for line in printed.getvalue().splitlines():
-            print(f"{(option and option[1]) or ''}{line}")
-        sys.stdout.flush()
+        print(changed(printed.getvalue()), end="", flush=True)
 
 
 def _words(pieces: list[str]) -> list[str]:

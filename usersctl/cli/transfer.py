@@ -242,7 +242,7 @@ def _service(run: Invocation, *, dry_run: bool) -> Iterator["Service"]:
 
     settings = run.loaded.settings
     database = settings.database
-    with temporary_folder("users-import-") as folder:
+    with temporary_folder(".users-import-") as folder:
         copy = folder / "users.db"
         # An import turns an empty file into a database.
         if (

@@ -134,6 +134,7 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
     codes = ", ".join(f"{code} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     app = typer.Typer(
         name="usersctl",
+        cls=_Root,
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
         # In less than 70 columns, boxes would cut off the names of options.
@@ -179,11 +180,19 @@ def _columns() -> int:
     return (os.get_terminal_size(sys.stdout.fileno()).columns or 80) if sys.stdout.isatty() else 0
 
 
+class _Root(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # Typer would drop it, with what it says
+            sys.exit(ExitCode.INTERRUPTED)
+
+
 class _WithDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         default = DEFAULTS.get(self.name or "")
-        # Another word is a command that was mistyped, and no address.
-        if default and args and args[0] not in ctx.help_option_names and re.search("^-|@", args[0]):
+        # Another word is a command that was mistyped, and no address. An empty one is an address that is missing.
+        if default and args and args[0] not in ctx.help_option_names and re.search("^-|@|^$", args[0]):
             args = [default, *args]
         return super().parse_args(ctx, args)
 
@@ -301,7 +310,11 @@ def _completion(words: Sequence[str]) -> AbstractContextManager[None]:
 
     completion.teach_zsh()
     way = os.environ.get("_USERSCTL_COMPLETE", "")
-    shells = {"complete_bash": completion.bash_words, "complete_fish": completion.fish_words}
+    shells = {
+        "complete_bash": completion.bash_words,
+        "complete_fish": completion.fish_words,
+        "complete_zsh": completion.zsh_words,
+    }
     return shells.get(way, nullcontext)()
 
 
@@ -320,7 +333,9 @@ def run_tree(run: Invocation) -> int:
         with _completion(run.words):
             result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # Typer turns it into exit code 1
+        if isinstance(
+            ended.__context__, BrokenPipeError | KeyboardInterrupt
+        ):  # Typer turns the first into exit code 1
             raise ended.__context__ from None
         raise
     except Abort:  # Ctrl-C or Ctrl-D at a question
@@ -331,7 +346,7 @@ def run_tree(run: Invocation) -> int:
         else:
             _report_misuse(run, error)
         return ExitCode.MISUSE
-    if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C
+    if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C before the command
         raise KeyboardInterrupt
     if result == ExitCode.BUG:  # Typer's, in a shell for which it has no completion; no command exits so
         hint = "start one of them, and run the same there"

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -359,8 +360,9 @@ def _text_of(file: Path, name: str) -> str:
 
 def refuse_pipe(file: Path, name: str) -> None:
     """Of a file that is read again later: what opens a pipe or a device may wait for ever, or read without an end."""
-    if file.exists() and not file.is_file() and not file.is_dir():
-        raise ConfigError(f"{name}: is a pipe or a device, not a file")
+    with suppress(OSError):  # its reader says why it cannot be read
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise ConfigError(f"{name}: is a pipe or a device, not a file")
 
 
 def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:

@@ -43,7 +43,7 @@ def check_in_use(store: Store, begins: Begins = unseen) -> Report:
 @contextmanager
 def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[Report, Path]]:
     """Yields the report on a copy of `file`, and the copy: opening `file` itself may create files beside it."""
-    with database_file.temporary_folder("users-check-") as folder:
+    with database_file.temporary_folder(".users-check-") as folder:
         copy = folder / "users.db"
         try:
             if file.exists() and not file.is_file() and not file.is_dir():

@@ -188,7 +188,10 @@ def copy(
 @contextmanager
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """For its owner alone. A signal that comes while it is removed leaves nothing, unlike with TemporaryDirectory; and what
-    a killed process leaves is removed by the next one, because the kernel frees its lock."""
+    a killed process leaves is removed by the next one, because the kernel frees its lock.
+
+    The prefix begins with a dot, so that nobody gives a folder of their own such a name by chance.
+    """
     import fcntl
     import shutil
     import tempfile

@@ -10,6 +10,7 @@ from typing import Any
 from usersctl.named import NamedTuple
 from usersctl.store.database_file import VERSION
 from usersctl.store.statements import Statements
+from usersctl.text import visible
 
 
 class Server(NamedTuple):
@@ -74,11 +75,12 @@ class Inspection(Statements):
 
         made = (re.match(r"CREATE TABLE (\w+)", statement) for statement in statements())
         query = "SELECT name FROM pragma_table_info(?) WHERE type = 'TEXT' OR cid = 0"
-        return {
+        texts = {
             table[1]: [name for (name,) in self._run(query, (table[1],))]
             for table in made
             if table and table[1] != "audit"
         }
+        return {table: columns for table, columns in texts.items() if columns}  # a missing table has none
 
     def _not_utf8_in(self, table: str, columns: list[str]) -> Iterator[str]:
         self._connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
@@ -86,7 +88,7 @@ class Inspection(Statements):
             for row in self.all_rows(table, [*columns, *(f"CAST({name} AS BLOB)" for name in columns)]):
                 for name, text, stored in zip(columns, row, row[len(columns) :], strict=False):
                     if isinstance(text, str) and text.encode() != stored:
-                        yield f"{table}.{name} is not UTF-8 in the row with {columns[0]} {row[0]}"
+                        yield f"{table}.{name} is not UTF-8 in the row with {columns[0]} {visible(str(row[0]))}"
         finally:
             self._connection.text_factory = str
 

@@ -125,7 +125,7 @@ class PostgresStore(Store):
                 elif version < VERSION:  # else another process was quicker
                     self._renew(connection)
         except ServerError as error:
-            holders = PostgresTransaction(connection).holders() if error.state == "55P03" else []
+            holders = PostgresTransaction(connection).lock_holders() if error.state == "55P03" else []
             if not holders:
                 raise
             problem = f"The database cannot be upgraded while others use it: {', '.join(holders)}"

@@ -99,7 +99,7 @@ class PostgresTransaction(Transaction):
         )
         return {name for (name,) in parts}
 
-    def holders(self) -> list[str]:
+    def lock_holders(self) -> list[str]:
         """Of locks of our tables: the processes of the server, and whose they are."""
         found = self._run(
             "SELECT DISTINCT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
