@@ -55,7 +55,7 @@ CORE = {
     "invited": f"{BOTTOM} store mail",
     "addresses": f"{BOTTOM} passwords store mail invited",
     "credentials": f"{BOTTOM} store mail invited",
-    "changes": "credentials invited models permissions store",
+    "changes": "credentials errors invited models permissions store",
     "groups": "errors fields models store permissions",
     "ways_in": "config passwords store",
     "accounts": JOURNEY,
@@ -370,8 +370,8 @@ def _is_handler(function: ast.FunctionDef) -> bool:
     return not function.name.startswith("_") and parameters == ["request", "service"]
 
 
-# Writes that change nothing for a caller: the record of what was done with rights, and the work of the service itself.
-WITHOUT_RIGHTS = {"usersctl/cleanup.py: _record", "usersctl/deletion.py: carry_out"}
+# Writes that change nothing for a caller: the record of what was done with rights.
+WITHOUT_RIGHTS = {"usersctl/cleanup.py: _record"}
 
 
 @rule

@@ -135,7 +135,7 @@ class _Forgiving(FileIO):
         try:
             if self._is_cut:
                 super().write(b"\n")
-                self._is_cut = False
+                self._last, self._is_cut = b"\n", False
             written = super().write(data) or len(data)
             self._last = bytes(data[written - 1 : written])
         except OSError:

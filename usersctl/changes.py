@@ -1,15 +1,18 @@
-"""Changes of accounts by an admin, one by its page or many by a file, and deletions: steps of a transaction."""
+"""Changes of accounts by an admin, one by its page or many by a file, steps of a transaction; and deletions."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from usersctl.credentials import shut_out
+from usersctl.errors import Referred
 from usersctl.invited import NOT_INVITED
 from usersctl.models import Actor, Role, User
-from usersctl.permissions import keep_an_admin
+from usersctl.permissions import admit, keep_an_admin
+from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 ASKED = ("name", "role", "active")  # what an admin changes; the rest of a change follows from it
+AT_ONCE = 20  # accounts that one transaction deletes, because other writers wait for it
 
 
 def changes_of(user: User, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,11 +59,25 @@ def delete_users(tx: Transaction, users: Collection[User], *, by: Actor, **detai
         tx.audit(by, "delete", user, **details)
 
 
-def delete_due(tx: Transaction, by: Actor, at_most: int) -> int:
-    """Accounts whose owners deleted them, when the time to undo that is over. In a lockdown, in which no owner could undo
-    it, they wait."""
-    if tx.lockdown() is not None:
-        return 0
-    due = tx.users_to_delete(at_most)
-    delete_users(tx, due, by=by, requested=True)
-    return len(due)
+def delete_due(store: Store, by: Actor) -> int:
+    """Accounts whose owners deleted them, when the time to undo that is over; returns how many. In a lockdown, in which no
+    owner could undo it, they wait. An account to which other data belongs keeps no other one: its error comes last."""
+    deleted, at_most, kept, refused = 0, AT_ONCE, 0, None
+    while _is_due(store, after=kept):
+        try:
+            with store.write() as tx:
+                admit(tx, by)
+                due = [] if tx.lockdown() is not None else tx.users_to_delete(at_most, after=kept)
+                delete_users(tx, due, by=by, requested=True)
+            deleted += len(due)
+        except Referred as error:
+            kept += at_most == 1
+            at_most, refused = 1, error
+    if refused is not None:
+        raise refused
+    return deleted
+
+
+def _is_due(store: Store, *, after: int) -> bool:
+    with store.glance() as tx:
+        return tx.lockdown() is None and bool(tx.users_to_delete(1, after=after))

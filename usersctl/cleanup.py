@@ -93,12 +93,9 @@ class Cleaner(NamedTuple):
                     for _ in self._in_batches(by, delete):
                         pass
                 # At the end, because tables of others may refer to an account, which is refused then.
-                of_accounts: tuple[Delete, ...] = (
-                    lambda tx, some: remove_old_registrations(tx, self.settings.unconfirmed_expiration, some),
-                    lambda tx, some: delete_due(tx, by, some),
-                )
-                for delete in of_accounts:
-                    done = done._replace(accounts=done.accounts + max(self._in_batches(by, delete)))
+                age = self.settings.unconfirmed_expiration
+                old = max(self._in_batches(by, lambda tx, some: remove_old_registrations(tx, age, some)))
+                done = done._replace(accounts=old + delete_due(self.store, by))
         except BaseException:
             if done.expired or done.no_expiration:
                 with suppress(UsersError):  # the first error counts

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]
 
-CLOCKS_DIFFER = timedelta(
-    seconds=10
-)  # of two daemons: the doctor lets each differ from their server by half of that
+# Of two daemons: the doctor lets each differ from their server by half of that.
+CLOCKS_DIFFER = timedelta(seconds=10)
 
 
 def utc_now() -> datetime:

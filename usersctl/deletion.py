@@ -18,8 +18,6 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersctl.throttle import AccountThrottle
 
-AT_ONCE = 20  # accounts that one transaction deletes, because other writers wait for it
-
 
 class Deletion(NamedTuple):
     """Until `users.delete_at` the account is inactive, and its owner can undo the deletion.
@@ -99,16 +97,7 @@ class Deletion(NamedTuple):
             tx.audit(by, "undo-deletion", active)
 
     def carry_out(self, *, by: Actor) -> int:
-        """Deletes the accounts whose time to undo is over, and returns how many."""
-        deleted = 0
-        while self._is_due():
-            with self.store.write() as tx:
-                deleted += delete_due(tx, by, AT_ONCE)
-        return deleted
-
-    def _is_due(self) -> bool:
-        with self.store.glance() as tx:
-            return tx.lockdown() is None and bool(tx.users_to_delete(1))
+        return delete_due(self.store, by)
 
 
 def tell_owners(tx: Transaction) -> None:

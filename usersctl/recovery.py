@@ -99,7 +99,7 @@ class Recovery(NamedTuple):
             if user.delete_at is not None:  # by the intruder, or the owner has thought again
                 changes = {"active": True}
             changed = tx.change_user(user.id, password_hash=UNUSABLE, delete_at=None, **changes)
-            self.emails.add(tx, RESET, changed, changed.email)
+            self.emails.add(tx, RESET, changed, changed.email, is_only_way=True)
             undone: dict[str, Any] = {"unlinked": unlinked} if unlinked else {}
             if user.email != email:
                 undone |= {"email": email, "old_email": user.email}

@@ -74,7 +74,7 @@ class Registration(NamedTuple):
             )
             tx.audit(by, "confirm-email", confirmed)
             if not ways_into(tx, self.settings, user.id):
-                self.emails.add(tx, RESET, confirmed, confirmed.email)
+                self.emails.add(tx, RESET, confirmed, confirmed.email, is_only_way=True)
             return confirmed
 
     def has_way_in(self, user: User) -> bool:

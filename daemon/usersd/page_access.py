@@ -35,8 +35,9 @@ class Whitelist:
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         opened = patterns + (WITH_REGISTRATION if REGISTRATION in patterns else ())
-        self._exact = frozenset(unquote(pattern) for pattern in opened if "*" not in pattern)
-        self._wild = [[_literal(part) for part in pattern.split("/")] for pattern in opened if "*" in pattern]
+        parts = {pattern: [_literal(part) for part in pattern.split("/")] for pattern in opened}
+        self._exact = frozenset("/".join(parts[pattern]) for pattern in opened if "*" not in pattern)
+        self._wild = [parts[pattern] for pattern in opened if "*" in pattern]
 
     def __contains__(self, path: str) -> bool:
         if path in self._exact:
@@ -46,9 +47,9 @@ class Whitelist:
 
 
 def _literal(part: str) -> str:
-    """A configuration writes a space as %20; but %2A is no wildcard."""
+    """A configuration writes a space as %20; but %2A is no wildcard, and %2F ends no segment."""
     decoded = unquote(part)
-    return part if decoded == "*" else decoded
+    return part if decoded == "*" or "/" in decoded else decoded
 
 
 LONGEST = 2000  # bytes of a path
@@ -141,9 +142,8 @@ class PathRules:
 
 _PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
 _SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl|py|aspx?|ashx|asmx|jspx?|cfm)")
-_STREAM = re.compile(
-    r"::?\$"
-)  # to Windows, /admin::$DATA is the file, and /admin:$i30:$INDEX_ALLOCATION the folder
+# To Windows, /admin::$DATA is the file, and /admin:$i30:$INDEX_ALLOCATION the folder.
+_STREAM = re.compile(r"::?\$")
 
 
 def _as_served(parts: list[str]) -> Iterator[list[str]]:

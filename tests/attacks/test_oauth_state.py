@@ -103,6 +103,21 @@ def test_a_callback_works_once_even_if_the_provider_accepts_the_code_twice(
     assert (site.exchanges(), site.provider._codes) == (1, codes)  # it was not asked
 
 
+def test_a_callback_works_once_also_at_a_daemon_whose_clock_is_behind(
+    site: OAuthSite, browser: Browser, clock: FakeClock
+) -> None:
+    back = browser.consent(browser.set_out(), "1001")
+    cookies, codes = dict(browser.client.cookies), dict(site.provider._codes)
+    clock.move(seconds=-10)
+    assert browser.callback(back).header("Location") == "/"
+    clock.move(minutes=10)
+    site.service.cleaner.run(by=OPERATOR)
+    again = site.browser()
+    again.client.cookies = cookies
+    site.provider._codes.update(codes)
+    assert error_of(again.callback(back)) == "oauth_failed"
+
+
 @pytest.mark.parametrize(
     ("seconds", "comes_in"), [(599, True), (601, False), (86_400, False), (-10, True), (-11, False)]
 )

@@ -224,6 +224,18 @@ def test_a_challenge_of_a_daemon_whose_clock_is_ahead_is_good(
     assert browser.post(SIGN_IN, {"credential": credential}).status == 200
 
 
+def test_a_challenge_works_once_also_at_a_daemon_whose_clock_is_behind(here: Site, clock: FakeClock) -> None:
+    cloud = Authenticator(ORIGIN, synced=True, counts=False)
+    with_passkey(here.signed_in(here.add("grace")), cloud)
+    browser = here.client()
+    credential, cookies = cloud.get(options(browser)), dict(browser.cookies)
+    clock.move(seconds=-10)
+    assert browser.post(SIGN_IN, {"credential": credential}).status == 200
+    clock.move(minutes=10)
+    here.service.cleaner.run(by=OPERATOR)
+    assert is_refused(here.client(cookies=cookies).post(SIGN_IN, {"credential": credential}))
+
+
 @pytest.mark.parametrize("challenge", ["", "x", "a~b~c.d", "é", "x" * 5000])
 def test_a_challenge_that_the_service_did_not_give_is_refused(
     here: Site, ada: Person, challenge: str
@@ -371,7 +383,7 @@ def test_a_program_that_signs_in_with_a_passkey_all_day_fills_no_disk(
     assert answers == [200] * MOST_USES + [429] * 10
     assert signs_in(grace) == 200, "another account at the same address"
     assert use_passkey(ada.client, ada.device, CONFIRM).status == 429
-    clock.move(minutes=10)
+    clock.move(minutes=10, seconds=10)
     assert signs_in(ada) == 200
 
 

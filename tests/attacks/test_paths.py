@@ -260,6 +260,8 @@ def test_whitelisted_paths_reach_the_application(make_service: Callable[..., Ser
         ("/%C3%A4/*/x", "/ä/b/x", True),
         ("/docs/%2A/x", "/docs/a/x", False),
         ("/docs/%2A/*", "/docs/a/x", False),
+        ("/a%2Fb", "/a/b", False),  # to an application, that may be another page
+        ("/a%2fb/*", "/a/b/c", False),
     ],
 )
 def test_a_pattern_of_the_whitelist_may_be_written_as_in_an_address(

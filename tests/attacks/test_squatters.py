@@ -184,6 +184,18 @@ def test_rights_given_to_a_strangers_registration_come_to_the_reader_of_the_addr
     assert sign_in(site, "ada@example.com").get("/api/users/me").json["user"]["id"] == ada.id
 
 
+def test_a_stranger_who_asks_for_many_reset_emails_keeps_the_one_of_the_confirmation_from_nobody(
+    site: OAuthSite,
+) -> None:
+    assert registers(site, "ada@example.com", OTHER).status == 200
+    ada = site.service.accounts.find("ada@example.com")
+    site.service.accounts.update(ada.id, role=Role.ADMIN, by=OPERATOR)
+    asked = [forgets(site, "ada@example.com") for _ in range(4)]
+    assert [len(links) for links in asked] == [1, 1, 1, 0]
+    assert confirms(site, "ada@example.com").status == 200
+    assert resets(site, links(site, "ada@example.com", "/reset-password")[-1], PASSWORD).status == 200
+
+
 def test_a_password_set_by_an_email_before_the_confirmation_stays(site: OAuthSite) -> None:
     assert registers(site, "ada@example.com", OTHER).status == 200
     ada = site.service.accounts.find("ada@example.com")

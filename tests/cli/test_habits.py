@@ -467,14 +467,14 @@ def test_a_line_that_a_full_disk_cut_takes_no_other_with_it(tmp_path: Path) -> N
     script = (
         "import resource, sys; from usersctl.__main__ import _prepare_streams; _prepare_streams()\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
-        "for number, room in enumerate((15, 15, most, most)):\n"
+        "for number, room in enumerate((15, 15, 16, 16, most, most)):\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (room, most))\n"
         "    print(f'a line, number {number}', file=sys.stderr)\n"
     )
     log = tmp_path / "log"
     with log.open("ab") as stderr:
         subprocess.run([sys.executable, "-c", script], stderr=stderr, check=True)
-    assert log.read_text().splitlines() == ["a line, number ", "a line, number 2", "a line, number 3"]
+    assert log.read_text().splitlines() == ["a line, number ", "a line, number 4", "a line, number 5"]
 
 
 @pytest.mark.parametrize(

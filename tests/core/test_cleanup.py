@@ -319,18 +319,20 @@ def test_a_cleanup_succeeds_without_a_folder_of_emails(service: Service) -> None
     assert service.cleaner.run(by=OPERATOR) == Cleanup(0, 0, False)
 
 
-def test_a_cleanup_does_all_else_before_an_account_that_cannot_be_deleted(
+def test_an_account_that_cannot_be_deleted_keeps_a_cleanup_from_nothing_else(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
-    ada = add("ada")
+    ada, others = add("ada"), [add(name) for name in ("bob", "cy", "dan")]
     service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
     clock.move(days=40)
     with service.store.write() as tx:
-        tx.change_user(ada.id, active=False, delete_at=tx.now_text)
+        for user in (ada, *others):
+            tx.change_user(user.id, active=False, delete_at=tx.now_text)
         tx._run("CREATE TABLE posts (author INTEGER NOT NULL REFERENCES users (id))", ())
-        tx._run("INSERT INTO posts VALUES (?)", (ada.id,))
+        for user in (ada, others[1]):
+            tx._run("INSERT INTO posts VALUES (?)", (user.id,))
     clock.move(seconds=1)
     with pytest.raises(Referred):
         service.cleaner.run(by=OPERATOR)
-    assert query(service, "SELECT email FROM users") == [(ADA,)]
+    assert query(service, "SELECT email FROM users ORDER BY id") == [(ADA,), ("cy@example.com",)]
     assert query(service, "SELECT count(*) FROM outbox") == [(0,)]

@@ -274,6 +274,30 @@ def test_an_answer_that_is_nested_deeper_than_the_library_reads_is_refused() -> 
         provider._exchange("https://id.example/token", "code", "verifier", secret_in_body=True)
 
 
+class _EmptiedByAnother(OpenIdProvider):
+    """Another thread renews the discovery document, and with it the keys, after each look at them."""
+
+    _held: list[dict[str, Any]] | None = None
+
+    @property
+    def _keys(self) -> list[dict[str, Any]] | None:
+        held, self._held = self._held, None
+        return held
+
+    @_keys.setter
+    def _keys(self, keys: list[dict[str, Any]] | None) -> None:
+        self._held = keys
+
+
+def test_keys_that_another_thread_empties_are_not_lost_to_a_sign_in() -> None:
+    http = HttpClient()
+    http.json = lambda *_, **__: {"keys": [{"kid": "1"}]}  # type: ignore[method-assign]
+    provider = _EmptiedByAnother(provider_settings("work"), CALLBACK, http, FakeClock())
+    found = [provider._find_keys("https://id.example/keys", fresh=fresh) for fresh in (True, False)]
+    provider._keys = found[0]
+    assert [*found, provider._find_keys("https://id.example/keys", fresh=False)] == [[{"kid": "1"}]] * 3
+
+
 ODD_PROFILES: list[dict[str, Any]] = [
     *({"sub": value} for value in (None, 1, True, [], {}, "", "\x00", "a\nb", "ä", "\ud800", "x" * 256)),
     *({"email": value} for value in (None, 1, [], ["ada@example.com"], {}, "", "ada", "\ud800@example.com", "a@b.example, c@d.example", "x" * 200_000)),

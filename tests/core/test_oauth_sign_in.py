@@ -20,7 +20,7 @@ from usersctl.events import SESSION_REVOKED, USER_UPDATED, events_of
 from usersctl.models import OAUTH, SYSTEM, UNUSABLE, Identity, User
 from usersctl.oauth.providers import Profile
 from usersctl.oauth.refusals import FAILED, NOT_CONFIGURED
-from usersctl.oauth.sign_in import INACTIVE, NOT_REGISTERED, STATE_LIFETIME
+from usersctl.oauth.sign_in import INACTIVE, NOT_REGISTERED, SPENT_FOR
 from usersctl.service import Service
 
 PICTURE = "https://pictures.example/ada.png"
@@ -385,12 +385,12 @@ def test_the_database_refuses_a_subject_on_two_accounts(service: Service) -> Non
     assert service.accounts.get(other.id).oauth_id is None
 
 
-def test_a_state_is_spent_once_and_removed_after_its_lifetime(service: Service, clock: FakeClock) -> None:
+def test_a_state_is_spent_once_and_removed_when_it_is_too_old(service: Service, clock: FakeClock) -> None:
     service.sign_ins[OAUTH].spend("a state")
     with pytest.raises(SignInRefused, match="used before"):
         service.sign_ins[OAUTH].spend("a state")
     service.sign_ins[OAUTH].spend("another")
-    clock.move(seconds=STATE_LIFETIME.total_seconds() + 1)
+    clock.move(seconds=SPENT_FOR.total_seconds() + 1)
     service.cleaner.run(by=SYSTEM)
     service.sign_ins[OAUTH].spend("a state")  # its cookie is too old by now
 

@@ -303,6 +303,17 @@ def test_not_me_ends_every_session_until_a_new_password_is_set_by_email(service:
     assert can_log_in(service, "yet another one")
 
 
+def test_an_intruder_who_asks_for_many_reset_emails_keeps_the_one_after_not_me_from_nobody(
+    service: Service, ada: User
+) -> None:
+    service.accounts.set_password(ada.id, NEW, by=OPERATOR)
+    link = notice(service)
+    for _ in range(3):
+        forgotten(service)
+    not_me(service, link)
+    reset(service, last_link(service), "yet another one")
+
+
 def test_not_me_works_once_and_for_seven_days(service: Service, ada: User, clock: FakeClock) -> None:
     service.accounts.set_password(ada.id, NEW, by=OPERATOR)
     link = notice(service)

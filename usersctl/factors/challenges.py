@@ -15,6 +15,7 @@ from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
 LIFETIME = timedelta(minutes=10)
+SPENT_FOR = LIFETIME + CLOCKS_DIFFER  # one of a daemon whose clock is ahead is good for longer
 TO_ADD, TO_USE = "new passkey", "use of a passkey"  # what the signature is for
 
 
@@ -41,9 +42,9 @@ class Challenges(NamedTuple):
     def spend(self, tx: Transaction, challenge: bytes, user_id: int | None = None) -> bool:
         """In the transaction of its effect. False if it was used before, also in parallel. `user_id`: whose use it is."""
         return tx.add_one_time_token(
-            digest(challenge.decode("latin-1")), Purpose.PASSKEY_SPENT, user_id, "", LIFETIME
+            digest(challenge.decode("latin-1")), Purpose.PASSKEY_SPENT, user_id, "", SPENT_FOR
         )
 
     def spent_by(self, tx: Transaction, user_id: int) -> int:
         """How many uses of the account's passkeys there were within the time that a challenge is good for."""
-        return tx.count_one_time_tokens(Purpose.PASSKEY_SPENT, user_id, LIFETIME)
+        return tx.count_one_time_tokens(Purpose.PASSKEY_SPENT, user_id, SPENT_FOR)

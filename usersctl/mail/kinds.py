@@ -128,15 +128,22 @@ class EmailQueue:
             raise TooMany(message, retry_after=wait, hint=hint)
 
     def add(
-        self, tx: Transaction, kind: Kind, user: User | None, email: str, *, about: Enrolment | None = None
+        self,
+        tx: Transaction,
+        kind: Kind,
+        user: User | None,
+        email: str,
+        *,
+        about: Enrolment | None = None,
+        is_only_way: bool = False,
     ) -> bool:
         """To an address of the account only. Silently drops more than three of a kind to one address or account in 15 minutes,
         and returns False.
 
         After twelve in a day there is only one more whenever the last link has expired: so no flood of requests keeps the
         owner without a link that works, also if other accounts ask for emails to this address. For the same reason a
-        notice is sent if no link of one works, and an email of ALWAYS_SENT always. Its link takes back the enrolment that
-        it is `about`.
+        notice is sent if no link of one works, and an email of ALWAYS_SENT always, as one that is the only way into the
+        account from now on. Its link takes back the enrolment that it is `about`.
         """
         from usersctl.secrets import digest, new_message_id  # late: most commands need no hashing
 
@@ -154,7 +161,7 @@ class EmailQueue:
                 # A user who takes the claim back ends the link, as often as they like.
                 lately = stamp(tx.now - kind.lifetime)
                 too_many = too_many or tx.was_written_to(kind.name, user_id, email, since=lately)
-        if kind in ALWAYS_SENT:
+        if is_only_way or kind in ALWAYS_SENT:
             too_many = False
         enrolment = None if about is None else str(about)
         tx.add_email(kind.name, user_id, email, new_message_id(), dropped=too_many, about=enrolment)

@@ -201,16 +201,17 @@ class OpenIdProvider(CodeFlow):
             raise
 
     def _find_keys(self, url: str | None, *, fresh: bool) -> list[dict[str, Any]]:
-        if self._keys is not None and not fresh:
-            return self._keys
+        known = self._keys  # once, because another thread may empty it
+        if known is not None and not fresh:
+            return known
         if url is None:
             raise refused("the discovery document has no jwks_uri, so the ID token cannot be checked")
         document = self.http.json(url)
         keys = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(keys, list):
             raise refused("the provider's keys are not a JWK set")
-        self._keys = [key for key in keys if isinstance(key, dict)]
-        return self._keys
+        self._keys = found = [key for key in keys if isinstance(key, dict)]
+        return found
 
     def _discover(self) -> Endpoints:
         settings = self.settings

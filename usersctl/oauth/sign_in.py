@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from usersctl import invited
 from usersctl.addresses import end_claim, holder_of, make_free, take_from_stranger
+from usersctl.clock import CLOCKS_DIFFER
 from usersctl.config.providers import ProviderSettings
 from usersctl.credentials import end_links, shut_out
 from usersctl.errors import Invalid, SignInRefused, Taken
@@ -37,6 +38,7 @@ from usersctl.store.transaction import Transaction
 T = TypeVar("T")
 
 STATE_LIFETIME = timedelta(minutes=10)
+SPENT_FOR = STATE_LIFETIME + CLOCKS_DIFFER  # one of a daemon whose clock is ahead is good for longer
 MAX_PICTURE = 2000
 TWIN_WAITS = 15.0  # seconds: as long as the provider and the database may take
 
@@ -187,7 +189,7 @@ class OAuthSignIn(NamedTuple):
     def spend(self, state: str) -> None:
         """Raises SignInRefused for a state that was used before."""
         with self.store.write() as tx:
-            if not tx.add_one_time_token(digest(state), Purpose.OAUTH_SPENT, None, "", STATE_LIFETIME):
+            if not tx.add_one_time_token(digest(state), Purpose.OAUTH_SPENT, None, "", SPENT_FOR):
                 raise refused("this state was used before")
 
     def _update_picture(self, tx: Transaction, user: User, profile: Profile) -> User:
