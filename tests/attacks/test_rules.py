@@ -174,13 +174,19 @@ def test_a_long_path_is_judged_quickly() -> None:
 
 def time_to_judge(filling: str, size: int) -> float:
     """The longest of some paths of about so many bytes takes so many seconds of the thread that answers all requests."""
-    access, longest = PageAccess(WHITELIST, RULES), 0.0
-    for closed in ("/docs/drafts", "/teams/x/secrets", "/docs"):
-        path = closed + "/" + filling * (size // len(filling.encode()))
-        began = time.process_time()
-        access.verdict(None, path)
-        longest = max(longest, time.process_time() - began)
-    return longest
+    paths = [
+        f"{closed}/" + filling * (size // len(filling.encode()))
+        for closed in ("/docs/drafts", "/teams/x/secrets", "/docs")
+    ]
+    # The least of three, because a collection of garbage may fall into one.
+    return max(min(seconds_for(path) for _ in range(3)) for path in paths)
+
+
+def seconds_for(path: str) -> float:
+    access = PageAccess(WHITELIST, RULES)  # a new one: it remembers paths
+    began = time.thread_time()
+    access.verdict(None, path)
+    return time.thread_time() - began
 
 
 @pytest.mark.parametrize(
