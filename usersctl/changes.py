@@ -1,4 +1,4 @@
-"""Changes of accounts by an admin, one by its page or many by a file, steps of a transaction; and deletions."""
+"""Changes of accounts by an admin, one by its page or many by a file; and deletions, also of accounts that are due."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -62,8 +62,8 @@ def build(
 ) -> "Service":
     """A service on the database of the settings, which is created if it is missing, or on a store that is open already.
 
-    Its parts are there, because many threads will use it, but for those that hardly any request needs. It is there, too,
-    while the server of the database is away: an application is imported once, and would not try again.
+    Its parts are there, because many threads will use it, but for those that hardly any request needs. A server of the
+    database that is away is no error yet: an application is imported once, and would not try again.
     """
     store = store or open_store(settings.database, create=True, may_be_away=True)
     service = Service(settings, store, now, send, admin_command, parts)

@@ -31,7 +31,7 @@ ORIGINAL = (*_URLS, *_METHODS, "HTTP_X_FORWARDED_HOST")
 FORWARDING = ("HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
 
 # As Azure's gateway writes a client into X-Forwarded-For.
-_WITH_PORT = re.compile(r"([0-9.]+|\[[^]]*\]):[0-9]{1,5}", re.ASCII)
+_WITH_PORT = re.compile(r"\A([0-9.]+|\[[^]]*\]):[0-9]{1,5}\Z", re.ASCII)
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
 ID_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
@@ -43,12 +43,9 @@ def drop_original(environ: dict[str, Any], settings: Settings) -> None:
             environ.pop(name, None)
 
 
-def _address_of(hop: str) -> str | None:
+def _address_of(host: str) -> str | None:
     """A zone may be any text, and is dropped."""
-    address = normal_address(hop.strip("[]").partition("%")[0])
-    if address is None and (with_port := _WITH_PORT.fullmatch(hop)):
-        return normal_address(with_port[1].strip("[]").partition("%")[0])
-    return address
+    return normal_address(host.strip("[]").partition("%")[0])
 
 
 def new_request_id() -> str:
@@ -108,7 +105,8 @@ class Request:
         forwarded: str = self.environ.get("HTTP_X_FORWARDED_FOR", "")
         for hop in reversed(forwarded.split(",")[-MAX_HOPS:]):
             # Anything but an address is not believed.
-            normal = _address_of(hop.strip())
+            host = hop.strip()
+            normal = _address_of(host) or _address_of(_WITH_PORT.sub(r"\1", host))
             if normal is None:
                 break
             address = normal

@@ -4,6 +4,7 @@ import re
 import subprocess
 
 import pytest
+from support.accounts import USER_KEYS
 from support.commands import PASSWORD, Command, feed
 
 
@@ -17,18 +18,7 @@ def test_an_account_is_created_and_can_sign_in(usersctl: Command) -> None:
 
 def test_json_of_a_new_account_is_the_user_object(usersctl: Command) -> None:
     user = usersctl.ok("create", "ada@example.com", "--json", "--password-stdin", stdin=PASSWORD).json
-    assert list(user) == [
-        "id",
-        "email",
-        "name",
-        "role",
-        "active",
-        "created_at",
-        "updated_at",
-        "last_login_at",
-        "oauth_id",
-        "profile_picture",
-    ]
+    assert list(user) == USER_KEYS
     assert (user["name"], user["role"], user["active"]) == ("ada", "user", True)
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support import postgres
+from support.accounts import USER_KEYS
 from support.commands import OPERATOR, PASSWORD, by_hand
 from support.databases import destroy, opened
 from support.fakes import FakeClock
@@ -22,18 +23,6 @@ from usersd.pages import assets
 
 EXPOSED = "Retry-After, X-Request-Id, X-Account-State, X-Awaiting-Confirmation, X-Invited"
 
-USER_KEYS = {
-    "id",
-    "email",
-    "name",
-    "role",
-    "active",
-    "created_at",
-    "updated_at",
-    "last_login_at",
-    "oauth_id",
-    "profile_picture",
-}
 SESSION = "/api/users/session"
 ME = "/api/users/me"
 NOW = "2026-11-20T08:22:19.123Z"
@@ -897,5 +886,5 @@ def test_without_an_allowed_origin_there_is_no_cors_header(site: Site) -> None:
 
 def test_times_are_utc_with_milliseconds(site: Site, clock: FakeClock) -> None:
     user = site.signed_in(site.add()).get(ME).json["user"]
-    assert set(user) == USER_KEYS
+    assert set(user) == set(USER_KEYS)
     assert {user[name] for name in ("created_at", "updated_at", "last_login_at")} == {stamp(clock.now)}

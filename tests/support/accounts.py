@@ -9,6 +9,20 @@ from usersctl.secrets import digest
 from usersctl.service import Service
 from usersctl.sessions import Opened
 
+# Of the user object, as the command and the HTTP interface give it.
+USER_KEYS = [
+    "id",
+    "email",
+    "name",
+    "role",
+    "active",
+    "created_at",
+    "updated_at",
+    "last_login_at",
+    "oauth_id",
+    "profile_picture",
+]
+
 
 def change_password(service: Service, opened: Any, current: str, new: str) -> str:
     """Changes a user's own password and returns the new session token."""

@@ -39,8 +39,8 @@ def cleanup_tokens(
 ) -> None:
     """Remove expired tokens. Made for cron, and safe at any time, also while the daemon runs.
 
-    It also removes what else has had its time: accounts that their owners deleted, or never confirmed, and emails that
-    were finished a week ago.
+    It also removes accounts that their owners deleted or never confirmed, once their time is over, and emails that were
+    finished a week ago.
     """
     run = invocation(ctx)
     service = run.service(write=not dry_run)

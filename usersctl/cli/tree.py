@@ -333,9 +333,8 @@ def run_tree(run: Invocation) -> int:
         with _completion(run.words):
             result = tree.main(run.words, prog_name="usersctl", standalone_mode=False, obj=run)
     except SystemExit as ended:
-        if isinstance(
-            ended.__context__, BrokenPipeError | KeyboardInterrupt
-        ):  # Typer turns the first into exit code 1
+        # Typer makes an exit code of the first, and _Root of the second, which holds what to say.
+        if isinstance(ended.__context__, BrokenPipeError | KeyboardInterrupt):
             raise ended.__context__ from None
         raise
     except Abort:  # Ctrl-C or Ctrl-D at a question

@@ -76,7 +76,7 @@ class Settings(NamedTuple):
         "The SQLite file. Without it: users.db in $STATE_DIRECTORY, for root /var/lib/users/users.db, else the user's data folder. "
         'Or a database on a PostgreSQL server: "postgresql://db.example.com/users", or "host=db.example.com dbname=users".')]
     base_url: Annotated[str, Key("baseUrl", values.origin_of, env="USERS_BASE_URL", example="http://127.0.0.1:8080", help=
-        "The public address of the service, from which email links and cookie security follow. Without it: http://127.0.0.1, or http://[::1] where server.host is that, and server.port.")]
+        "The public address of the service, from which email links and cookie security follow. Without it: http://127.0.0.1 with server.port, or http://[::1] with it if server.host is ::1.")]
 
     host: Annotated[str, Key("server.host", values.string,
         "The address to listen on.")] = "127.0.0.1"

@@ -175,7 +175,7 @@ class DatedBackups(NamedTuple):
         return is_named and path.is_file() and not path.is_symlink()
 
     def _remove_unfinished(self, now: datetime) -> None:
-        """What killed backups left, beside the folders of unfinished copies. One that still runs is younger than a day."""
+        """Files of killed backups; the next copy removes their folders. One that still runs is younger than a day."""
         for path in self.folder.iterdir():
             with suppress(FileNotFoundError):  # another backup removed it
                 if self._is_ours(path, UNVERIFIED) and now.timestamp() - path.lstat().st_mtime > A_DAY:
