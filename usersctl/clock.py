@@ -17,7 +17,7 @@ def stamp(moment: datetime) -> str:
     """`2026-11-20T08:22:19.123Z`"""
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
-    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"  # for +00:00
+    return moment.isoformat("T", "milliseconds")[:-6] + "Z"  # for +00:00
 
 
 def moment(text: str) -> datetime:

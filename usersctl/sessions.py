@@ -363,7 +363,8 @@ class Sessions(NamedTuple):
         """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
         if stored.expires_at is None or stored.expires_at == used.expires_at:
             return False  # the use moves nothing
-        return moment(stored.expires_at) - now < max(self.idle_time(stored.kind) / 10, SOONEST_END)
+        left = moment(stored.expires_at) - now
+        return left < SOONEST_END or left < self.idle_time(stored.kind) / 10
 
     # --- ended ---
 

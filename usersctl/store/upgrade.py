@@ -2,10 +2,10 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +98,17 @@ def _run_schema(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def statements() -> Iterator[str]:
+@cache  # a check of a file asks for them several times
+def statements() -> tuple[str, ...]:
     """Those of schema.sql, without the comments before them."""
-    statement = ""
+    complete, statement = [], ""
     for line in schema().splitlines(keepends=True):
         if statement or not line.startswith(("--", "\n")):
             statement += line
         if sqlite3.complete_statement(statement):
-            yield statement
+            complete.append(statement)
             statement = ""
+    return tuple(complete)
 
 
 def schema() -> str:
