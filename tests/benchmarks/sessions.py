@@ -51,7 +51,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
                 for name, (wrk, server) in loads.items()
                 if connections in (MANY, *ALSO.get(name, CONNECTIONS))
             }
-            taken |= take_turns(present, bench.size(3, 1), 1)
+            taken |= take_turns(present, bench.size(6, 1), 1)
     for connections in numbers:
         yield from _checks(taken, users, connections)
     yield from _forwarding(taken)
@@ -159,7 +159,7 @@ def measure_size(bench: Bench) -> Iterator[Figure]:
         for size, database in databases.items():
             use(database, size)
             loads[str(size)] = Load(Wrk(bench, signed_in(size)), start.daemon(database), 1)
-        taken = take_turns(loads, bench.size(4, 1), 1)
+        taken = take_turns(loads, bench.size(12, 1), 1)
     few, many = map(str, sizes)
     for size in sizes:
         yield from rate(f"session check, {size:,} users and sessions, 1 connection", taken[str(size)])
