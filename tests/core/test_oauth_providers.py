@@ -265,7 +265,7 @@ def test_an_invalid_token_answer_ends_the_sign_in(visit: Visit, provider: Hostil
 
 def test_an_answer_that_is_nested_deeper_than_the_library_reads_is_refused() -> None:
     nested: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(50_000):
         nested = [nested]
     http = HttpClient()
     http.json = lambda *_, **__: {"access_token": "x", "nested": nested}  # type: ignore[method-assign]

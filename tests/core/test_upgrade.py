@@ -509,8 +509,8 @@ def test_an_upgrade_that_fails_halfway_leaves_the_former_database(
     else:
         path.touch()
     before = dump(path)
-    real = upgrade.schema()
-    monkeypatch.setattr(upgrade, "schema", lambda: real + "\nCREATE TABLE users (again TEXT);\n")
+    again = (*upgrade.statements(), "CREATE TABLE users (again TEXT);")
+    monkeypatch.setattr(upgrade, "statements", lambda: again)
     monkeypatch.setattr(upgrade, "names_of_schema", lambda: {"users"})
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         open_store(path, create=True)
