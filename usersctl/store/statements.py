@@ -17,6 +17,11 @@ def places(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))
 
 
+def quoted(name: str) -> str:
+    """The name of a table or column that may be a word of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 class Rows(Protocol):
     """The result of a statement."""
 
