@@ -676,6 +676,21 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
     assert sorted(usersctl.folder.iterdir()) == before
 
 
+@pytest.mark.sqlite  # a missing file
+def test_what_cannot_be_checked_is_one_line_for_each_reason_in_an_email_of_cron(usersctl: Command) -> None:
+    quiet, every = (
+        [line.split("\t") for line in usersctl("doctor", *option, "--db", "missing.db").stdout.splitlines()]
+        for option in (["--quiet"], [])
+    )
+    assert "database" in [code for code, *_ in quiet]
+    unchecked = {code for code, severity, *_ in every if severity == "unchecked"}
+    assert len(unchecked) > 10
+    lines = [message for _, severity, message, _ in quiet if severity == "unchecked"]
+    reasons = [line.partition(": ")[0] for line in lines]
+    assert sorted(reasons) == ["the database cannot be used", "there is no database"]
+    assert {code for line in lines for code in line.partition(": ")[2].split(", ")} == unchecked
+
+
 @pytest.mark.sqlite  # files
 def test_what_mends_an_empty_or_damaged_database_works_on_this_database(usersctl: Command) -> None:
     usersctl.add("ada")
