@@ -164,11 +164,11 @@ class Users(Statements):
         statement = f"SELECT count(*) FROM users WHERE {_FOREIGN} AND password_hash BETWEEN ? AND ?"
         return self._number(statement, (beginning, beginning + _LAST))
 
-    def users_to_delete(self, at_most: int, *, after: int = 0) -> list[User]:
-        """Users whose time to undo their deletion is over, without so many of the first ones."""
+    def users_to_delete(self, at_most: int, *, after: int = 0, since: str | None = None) -> list[User]:
+        """Users whose time to undo their deletion is over, or was at `since`, without so many of the first ones."""
         due = "delete_at <= ? AND +active = 0 ORDER BY delete_at, id LIMIT ? OFFSET ?"
         statement = f"SELECT {USER} FROM users WHERE {due}"
-        return list(map(self._user, self._run(statement, (self.now_text, at_most, after))))
+        return list(map(self._user, self._run(statement, (since or self.now_text, at_most, after))))
 
     def postpone_deletions(self, by: timedelta) -> None:
         """Those that would come sooner."""
