@@ -140,7 +140,7 @@ def complete_claim(tx: Transaction, emails: EmailQueue, user: User, claim: Claim
     make_free(tx, emails, claim.email, by=by, but=user.id)
     if tx.reserved_for(claim.email) == user.id:
         # Back at an address that it gave up: those that it had since are as if they had never been.
-        tx.drop_notices(user.id, user.email)
+        tx.drop_notices(user.id, email=user.email)
         tx.free_reserved(user.id, since=claim.email)
     else:
         tx.reserve(user.id, user.email, stamp(tx.now + RESERVED))
@@ -201,8 +201,8 @@ def put_back(tx: Transaction, user: User, email: str) -> None:
     Notices to addresses that were given up before it stay: a thief who went on to a third address must not end the
     owner's links with one to the second. So do those that take back an enrolment: each is of its own.
     """
-    tx.drop_notices(user.id, email, but_enrolments=True)
+    tx.drop_notices(user.id, email=email, but_enrolments=True)
     if email != user.email:
-        tx.drop_notices(user.id, user.email)
+        tx.drop_notices(user.id, email=user.email)
         tx.free_reserved(user.id, since=email)
         tx.change_user(user.id, email=email, email_proven_at=tx.now_text)

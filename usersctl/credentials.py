@@ -10,22 +10,23 @@ from usersctl.models import Actor, Identity, OneTimeToken, User
 from usersctl.store.transaction import Transaction
 
 
-def shut_out(tx: Transaction, user: User, *, but: int | None = None, notices: bool = False) -> int:
-    """Ends all sessions and API tokens of the user, except session `but`, and all confirmation and reset links. Returns how
-    many sessions and tokens ended.
+def shut_out(tx: Transaction, *users: User, but: int | None = None, notices: bool = False) -> int:
+    """Ends all sessions and API tokens of these users, except session `but`, and all confirmation and reset links. Returns
+    how many sessions and tokens ended.
 
-    The user's devices are forgotten, because one of them may be a thief's. A claim to another address ends as well, unless
-    it is the owner with session `but` who goes on.
+    Their devices are forgotten, because one of them may be a thief's. A claim to another address ends as well, unless it
+    is the owner with session `but` who goes on.
     """
-    ended = tx.delete_tokens_of(user.id, but=but)
-    tx.forget_devices(user.id)
-    tx.drop_links(user.id)
+    ids = [user.id for user in users]
+    ended = tx.delete_tokens_of(*ids, but=but)
+    tx.forget_devices(*ids)
+    tx.drop_links(*ids)
     if but is None:
-        tx.clear_claim(user.id)
-        tx.drop_claim_links(user.id)
+        tx.clear_claim(*ids)
+        tx.drop_claim_links(*ids)
     if notices:  # the "this wasn't me" links end, too, and the reservations that are for them
-        tx.drop_notices(user.id)
-        tx.free_reserved(user.id)
+        tx.drop_notices(*ids)
+        tx.free_reserved(*ids)
     return ended
 
 

@@ -63,7 +63,7 @@ class Recovery(NamedTuple):
                 raise dead_link()
             # The reset proves who reads this address; notices to one that was given up may be the owner's. Those of
             # enrolments stay: no reset takes an intruder's second factor away.
-            tx.drop_notices(user.id, user.email, but_enrolments=True)
+            tx.drop_notices(user.id, email=user.email, but_enrolments=True)
             end_links_of_other_addresses(tx, self.emails, user, by=by)
             return new_password(
                 tx,

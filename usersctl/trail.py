@@ -22,7 +22,7 @@ NOBODY = 0  # the id of no user
 
 
 class Wanted(NamedTuple):
-    """A filter as it is typed; None or empty: any."""
+    """A filter as it is typed; None: any."""
 
     user: str | None = None  # an id or an address
     actor: str | None = None  # the same, or as a row names it
@@ -51,18 +51,18 @@ class Trail(NamedTuple):
             return _actions(tx)
 
     def _filter(self, tx: Transaction, wanted: Wanted) -> AuditFilter:
-        if wanted.action:
+        if wanted.action is not None:
             refuse_unknown(tx, wanted.action)
         return AuditFilter(
-            _user_id("user", tx, wanted.user) if wanted.user else None,
-            _actor(tx, wanted.actor) if wanted.actor else None,
-            wanted.action or None,
+            _user_id("user", tx, wanted.user) if wanted.user is not None else None,
+            _actor(tx, wanted.actor) if wanted.actor is not None else None,
+            wanted.action,
             self._time("since", wanted.since),
             self._time("until", wanted.until),
         )
 
     def _time(self, name: str, text: str | None) -> str | None:
-        if not text:
+        if text is None:
             return None
         try:
             return stamp(time_of(text, self.now()))

@@ -141,7 +141,8 @@ class PathRules:
 
 
 _PLAIN = re.compile(r"(/[a-z0-9_~-]+(\.[a-z0-9_~-]+)*)*/?", re.ASCII)
-_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl|py|aspx?|ashx|asmx|jspx?|cfm)")
+# A list, and not any suffix: /example.com/settings of a service is none of /settings.
+_SCRIPT = re.compile(r".+\.(php\d?|phtml|f?cgi|pl|py|rb|lua|aspx?|ashx|asmx|(cs|vb)html|jspx?|do|action|cfm)")
 # To Windows, /admin::$DATA is the file, and /admin:$i30:$INDEX_ALLOCATION the folder.
 _STREAM = re.compile(r"::?\$")
 

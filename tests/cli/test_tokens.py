@@ -223,7 +223,7 @@ def test_tokens_are_revoked_by_user_or_by_id(with_tokens: Command) -> None:
         assert (done.code, done.stdout) == (3, ""), number
         assert done.stderr == f"usersctl: No token {int(number)}\n  see: usersctl token list\n"
     done = with_tokens.ok("token", "revoke", "ada@example.com", "2")
-    assert done.stdout == "Revoked 3 of ada@example.com\nRevoked 0 of eve@example.com\n"
+    assert done.stdout == "Revoked 3 tokens of ada@example.com\nRevoked 0 tokens of eve@example.com\n"
     assert with_tokens.ok("token", "revoke", "-", "--json", stdin="1\n2\n").json == {"revoked": 0}
 
 

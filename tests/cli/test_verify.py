@@ -103,6 +103,22 @@ def test_text_that_is_not_utf8_is_named_on_one_line_also_beside_a_missing_table(
     assert finding["message"].startswith("damaged: applied_invitations.email is not UTF-8")
 
 
+@pytest.mark.sqlite  # as above
+@pytest.mark.usefixtures("ada")
+def test_text_is_checked_beside_a_column_that_others_have_added_with_a_word_of_sql(usersctl: Command) -> None:
+    by_hand(
+        usersctl.folder / "users.db",
+        'ALTER TABLE users ADD COLUMN "order" TEXT',
+        'ALTER TABLE users ADD COLUMN "a ""b""\nc" TEXT DEFAULT \'x\'',
+        'UPDATE users SET "a ""b""\nc" = CAST(x\'ff\' AS TEXT), name = CAST(x\'41ff\' AS TEXT)',
+    )
+    lines = usersctl("db", "verify").stdout.splitlines()
+    assert [line for line in lines if line.startswith("text: ")] == [
+        "text: users.name is not UTF-8 in the row with id 1",
+        r'text: users.a "b"\nc is not UTF-8 in the row with id 1',
+    ]
+
+
 def test_what_another_application_keeps_beside_the_tables_is_no_fault(
     service: Service, add: Callable[..., User], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import random
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -24,9 +25,11 @@ from support.states import (
 )
 from support.tables import audit, everything, query, statements
 
+from usersctl.clock import stamp
 from usersctl.config.webhooks import Webhook
 from usersctl.errors import Forbidden, LastAdmin, Taken, UsersError
-from usersctl.models import User
+from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, DELETE, INVITATION, RESET, UNDO
+from usersctl.models import PendingSignIn, User
 from usersctl.service import Service
 from usersctl.state.lines import Place, lines_of
 from usersctl.state.planning import Change, Conflicts, Options
@@ -388,6 +391,53 @@ def test_a_deactivated_account_is_signed_out(service: Service, add: Callable[...
     apply(service, people({"email": ADA, "active": False}), adopt=True)
     assert query(service, "SELECT count(*) FROM auth_tokens") == [(0,)]
     assert [row.action for row in audit(service)][-2:] == ["deactivate", "adopt"]
+
+
+def test_accounts_that_are_pruned_together_are_shut_out_and_no_others(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    purposes = ("confirm", "reset", "delete", "claim", "approve", "not_me", "invite", "remembered")
+    kept = add("kept", role="admin")
+    users = {name: add(name) for name in ("ada", "bob")} | {"kept": kept}
+    apply(service, people(*(user.email for user in users.values())), adopt=True)
+    for name, user in users.items():
+        open_session(service, user)
+        service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+        with service.store.write() as tx:
+            for purpose in purposes:
+                secret = f"{purpose} {name}".encode()
+                tx.add_one_time_token(secret, purpose, user.id, f"old-{name}@example.com", timedelta(days=1))
+            tx.reserve(user.id, f"old-{name}@example.com", stamp(tx.now + timedelta(days=1)))
+            pending = PendingSignIn(name.encode(), user.id, "pwd", False, None, None, 0)
+            tx.add_pending(pending, timedelta(minutes=10))
+            claim = {
+                "claimed_email": f"new-{name}@example.com",
+                "claim_expires_at": "2999-01-01T00:00:00.000Z",
+            }
+            tx.change_user(user.id, **claim)
+            for kind in (CONFIRM, RESET, INVITATION, CONFIRM_NEW_EMAIL, DELETE, UNDO):
+                service.emails.add(tx, kind, user, user.email)
+    clock.move(minutes=1)
+    apply(service, people(kept.email), prune="deactivate")
+    assert query(service, "SELECT email FROM users WHERE active = 1") == [(kept.email,)]
+    assert query(service, "SELECT count(*) FROM auth_tokens WHERE user_id = ?", kept.id) == [(2,)]
+    for table in ("auth_tokens", "pending_sign_ins", "reserved_emails"):
+        assert query(service, f"SELECT DISTINCT user_id FROM {table}") == [(kept.id,)]  # noqa: S608 - our own words
+    links = query(service, "SELECT user_id, purpose FROM one_time_tokens")
+    assert sorted(purpose for user_id, purpose in links if user_id == kept.id) == sorted(purposes)
+    others = sorted(purpose for user_id, purpose in links if user_id != kept.id)
+    assert others == ["invite_withdrawn", "invite_withdrawn", "remembered", "remembered"]
+    waiting = query(service, "SELECT user_id, kind FROM outbox WHERE state = 'waiting'")
+    assert sorted(kind for user_id, kind in waiting if user_id != kept.id) == ["deletion", "deletion"]
+    assert len([kind for user_id, kind in waiting if user_id == kept.id]) == 6
+    assert query(service, "SELECT id FROM users WHERE claimed_email IS NOT NULL") == [(kept.id,)]
+    forgotten = query(service, "SELECT id FROM users WHERE devices_since = ?", stamp(clock()))
+    assert sorted(forgotten) == [(users["ada"].id,), (users["bob"].id,)]
+    rows = [(row.action, row.email, row.details) for row in audit(service)][-2:]
+    assert rows == [
+        ("deactivate", user.email, {"active": False, "file": "people"})
+        for user in (users["ada"], users["bob"])
+    ]
 
 
 def test_groups_are_exactly_those_of_the_file(service: Service) -> None:
@@ -756,3 +806,10 @@ def test_many_accounts_share_their_statements(service: Service) -> None:
     with statements(service) as run:
         assert len(service.desired_state.plan(read(inviting), Options())) == count
     assert len(run) < count / 20
+    other = people(*file["users"], groups=("staff",), name="other")
+    with statements(service) as run:
+        assert len(apply(service, other, adopt=True)) == count + 1
+    assert len(run) < count / 10
+    with statements(service) as run:
+        assert len(apply(service, people(groups=("staff",), name="other"), prune="deactivate")) == count
+    assert len(run) < (count / 10 if isinstance(service.store.database, Conninfo) else 4 * count)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.accounts import open_session
+from support.accounts import author, open_session
 from support.backups import ignore
 from support.certificates import make_certificates
-from support.commands import OPERATOR, PASSWORD, Command, create_user
+from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.daemons import free_port, serving, wait_for
 from support.documentation import page, rows, same, steps
 from support.factors import add_authenticator_apps, store_passkey
@@ -26,9 +26,11 @@ from support.oauth_site import oauth_site
 from support.old_databases import old_database
 from support.postbox import Postbox, hang, scripted_server, smtp_server
 
+from usersctl.clock import stamp
 from usersctl.config.sources import Loaded, Origin
 from usersctl.config.webhooks import Webhook
 from usersctl.doctor import CHECKS, Finding, Installation, Severity, examine, files, installation
+from usersctl.errors import Referred
 from usersctl.models import Client, EmailState, User
 from usersctl.service import Service
 from usersctl.store import database_file
@@ -404,6 +406,36 @@ def test_an_overdue_cleanup_is_a_finding(doctor: Doctor, clock: FakeClock) -> No
     assert doctor.finds("cleanup", cleanup_schedule=None)[2] == "usersctl snippet cron"
 
 
+def test_an_account_that_is_not_deleted_when_its_owner_was_told_is_a_finding(
+    doctor: Doctor, clock: FakeClock
+) -> None:
+    service = doctor.service
+    by_hand(
+        service.store.database,
+        "CREATE TABLE orders (user_id INTEGER REFERENCES users (id))",
+    )
+    for name in ("bob", "cy"):
+        user = create_user(service, f"{name}@example.com", name, PASSWORD, by=OPERATOR)
+        session = open_session(service, user)
+        service.deletion.request(user.id, PASSWORD, session_id=session.session.id, by=author(session))
+    by_hand(service.store.database, "INSERT INTO orders VALUES (2)")
+    assert doctor.finds("deletions") == ("ok", "none is overdue", None)
+    clock.move(days=8)
+    assert doctor.finds("deletions")[0] == "ok"  # one day over
+    clock.move(days=2)
+    due = stamp(clock() - timedelta(days=3))
+    severity, message, mend = doctor.finds("deletions")
+    assert (severity, mend) == ("warning", "usersctl cleanup-tokens")
+    assert message == (
+        f"accounts that their owners deleted are still there: bob@example.com ({due}), cy@example.com ({due})"
+    )
+    with pytest.raises(Referred):
+        service.cleaner.run(by=OPERATOR)
+    assert doctor.finds("deletions")[1].endswith(f"still there: bob@example.com ({due})")
+    service.lockdown.start(None, by=OPERATOR)
+    assert doctor.finds("deletions")[0] == "ok"
+
+
 def test_waiting_and_failed_emails_are_findings(doctor: Doctor, clock: FakeClock) -> None:
     doctor.service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
     assert doctor.finds("letters-waiting")[0] == "ok"
@@ -674,6 +706,21 @@ def test_a_damaged_database_is_a_finding_of_the_command(usersctl: Command) -> No
         "webhooks",
     }
     assert sorted(usersctl.folder.iterdir()) == before
+
+
+@pytest.mark.sqlite  # a missing file
+def test_what_cannot_be_checked_is_one_line_for_each_reason_in_an_email_of_cron(usersctl: Command) -> None:
+    quiet, every = (
+        [line.split("\t") for line in usersctl("doctor", *option, "--db", "missing.db").stdout.splitlines()]
+        for option in (["--quiet"], [])
+    )
+    assert "database" in [code for code, *_ in quiet]
+    unchecked = {code for code, severity, *_ in every if severity == "unchecked"}
+    assert len(unchecked) > 10
+    lines = [message for _, severity, message, _ in quiet if severity == "unchecked"]
+    reasons = [line.partition(": ")[0] for line in lines]
+    assert sorted(reasons) == ["the database cannot be used", "there is no database"]
+    assert {code for line in lines for code in line.partition(": ")[2].split(", ")} == unchecked
 
 
 @pytest.mark.sqlite  # files

@@ -284,6 +284,51 @@ def test_a_server_that_never_answers_an_email_gets_few_copies(
     assert [attempt.state for attempt in worked(box)] == ["sent"]
 
 
+@pytest.mark.parametrize("login_refused", [False, True])
+def test_other_errors_in_between_do_not_restart_the_count_of_copies(
+    service: Service, add: Callable[..., User], clock: FakeClock, *, login_refused: bool
+) -> None:
+    taken: Counter[str] = Counter()
+    errors = dict.fromkeys(("ada@example.com", "bob@example.com"), 0)
+
+    def flapping(_message: EmailMessage, recipient: str, _number: int) -> str:
+        errors[recipient] += 1
+        if errors[recipient] % 2:
+            taken[recipient] += 1
+            raise Undeliverable("closed", permanent=False, perhaps_taken=True)
+        raise Undeliverable("421 later", permanent=False, login_refused=login_refused)
+
+    queued(service, add("ada"), add("bob"))
+    box = service.outbox._replace(given_send=flapping)
+    for _ in range(60):
+        worked(box)
+        clock.move(minutes=15)
+    assert taken == {"ada@example.com": 8, "bob@example.com": 8}
+    assert {row.state for row in rows(service)} == {"failed"}
+    assert {row.last_error for row in rows(service)} == {"no answer to the email (8 of 8): closed"}
+
+
+def test_an_email_tells_of_lost_answers_beside_its_last_error(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    answers = [
+        Undeliverable("closed", permanent=False, perhaps_taken=True),
+        Undeliverable("421 later", permanent=False),
+    ]
+
+    def flapping(_message: EmailMessage, _recipient: str, _number: int) -> str:
+        raise answers.pop(0)
+
+    queued(service, add("ada"))
+    for told in (
+        "no answer to the email (1 of 8): closed",
+        "no answer to the email (1 of 8) before; now: 421 later",
+    ):
+        (attempt,) = worked(service.outbox._replace(given_send=flapping))
+        assert attempt.message == the_row(service).last_error == told
+        clock.move(minutes=15)
+
+
 def test_every_attempt_has_the_same_message_id_and_another_token(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:

@@ -74,13 +74,18 @@ def test_filters_combine(site: Site, admin: Client, clock: FakeClock) -> None:
     assert ids(admin, since="7d") == [4, 3]
     assert ids(admin, until="7d") == [2, 1]
     assert ids(admin, since="2026-11-20", until="2026-11-21") == [2, 1]
-    assert ids(admin, user="", actor="", action="", since="", until="") == [4, 3, 2, 1]
     assert ids(admin, user=99) == ids(admin, user="nobody@example.com") == []
 
 
 @pytest.mark.parametrize(
     "query",
     [
+        "user=",
+        "user=%20",
+        "actor=",
+        "action=",
+        "since=",
+        "until=",
         "user=ada",
         "user=-1",
         "actor=root",

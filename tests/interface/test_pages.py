@@ -429,6 +429,15 @@ def test_every_field_has_a_label_a_name_and_a_place_for_its_error(
         assert " disabled" in button  # without the script nothing is sent at all
 
 
+def test_a_field_takes_the_longest_name_of_emoji(admin: Client) -> None:
+    name = "\U0001f600" * 200
+    assert admin.patch("/api/users/me", {"name": name}).status == 200
+    field = re.search(r'<input id="name"[^>]*>', admin.get("/account").body.decode())
+    assert field
+    (length,) = re.findall(r'maxlength="(\d+)"', field[0])
+    assert int(length) >= len(name.encode("utf-16-le")) / 2  # as browsers count
+
+
 def test_templates_escape_all_values_but_constants() -> None:
     raw = {match.strip() for text in TEMPLATES.values() for match in re.findall(r"{{!(.*?)}}", text)}
     ours = {"base", "style"}

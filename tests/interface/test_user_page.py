@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.factors import store_passkey
 from support.web import Site
 
 from usersctl.invitations import Guest
@@ -309,3 +310,23 @@ def test_no_value_is_taken_for_markup(site: Site, page: Callable[..., str]) -> N
     assert text.count("{{7*7}}") > 8
     assert not re.search(r"<[^>]* on\w+=", re.sub('"[^"]*"', '""', text))
     assert re.findall(r'href="(?!/|#|\?|data:,)[^"]*"', text) == []
+
+
+def test_a_name_that_turns_the_direction_of_text_stands_in_a_box_of_its_own(
+    site: Site, page: Callable[..., str], root: User
+) -> None:
+    """So that it does not turn the scopes or the details that follow it."""
+    turned, ada = "\u202egnp.ada", site.add()
+    owner = site.signed_in(ada)
+    site.service.accounts.update(ada.id, name=turned, by=OPERATOR)
+    site.service.sessions.create_api_token(ada.id, name=turned, lifetime=None, scopes="me", by=OPERATOR)
+    with site.service.store.write() as tx:
+        store_passkey(tx, ada.id, "phone", name=turned)
+    of_admin, of_owner = page(ada), owner.get("/account").body.decode()
+    trail = site.signed_in(root).get("/audit").body.decode()
+    assert of_admin.count(f'<bdi class="name">{turned}</bdi>') == 2
+    assert of_owner.count(f'<bdi class="name">{turned}</bdi>') == 2
+    for text in (of_admin, trail):
+        assert f"name: <bdi>{turned}</bdi>" in text
+    # Else a sign in the name could end the isolation.
+    assert "bdi { display: inline-block" in (Path(pages.__file__).parent / "style.css").read_text("utf-8")

@@ -29,7 +29,8 @@ def doctor(
 ) -> None:
     """Check this installation.
 
-    Changes nothing. Exit code 7 for a problem or a warning. With --quiet, checks that are ok are not printed.
+    Changes nothing. Exit code 7 for a problem or a warning. With --quiet, checks that are ok are not printed, and those
+    that were not possible share a line for each reason.
     """
     from usersctl.clock import utc_now
     from usersctl.doctor import CHECKS, Installation, Severity, examine
@@ -72,10 +73,10 @@ def _why_not_ready(settings: Settings) -> str | None:
 
 
 def _lines(out: Output, findings: "Iterable[Finding]") -> Iterator[Line]:
-    """On a terminal, the checks that were not possible come last, one line for each reason."""
+    """For people, and for emails of cron, the checks that were not possible come last, one line for each reason."""
     unchecked = dict[str, list[str]]()
     for finding in findings:
-        if out.terminal and finding.severity == "unchecked":
+        if (out.terminal or out.quiet) and finding.severity == "unchecked":
             unchecked.setdefault(finding.message, []).append(finding.code)
         elif not out.quiet or finding.severity != "ok":
             yield Line(*finding)

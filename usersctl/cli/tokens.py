@@ -192,7 +192,10 @@ def revoke(
         return
     accounts = users(service, user or [])
     counts = service.sessions.revoke_all([account.id for account in accounts], by=run.actor)
-    lines = [f"Revoked {count} of {account.email}" for account, count in zip(accounts, counts, strict=True)]
+    lines = [
+        f"Revoked {counted(count, 'token')} of {account.email}"
+        for account, count in zip(accounts, counts, strict=True)
+    ]
     run.out.result("\n".join(lines) or "No users given; nothing to do", {"revoked": sum(counts)})
 
 

@@ -55,6 +55,7 @@ CHECKS = (
     Check("proxies", reach.proxies),
     Check("daemon", reach.daemon),
     Check("cleanup", records.cleanup),
+    Check("deletions", records.deletions),
     Check("groups", records.group_rules),
     Check("mail", reach.mail),
     Check("letters-waiting", records.emails_waiting),

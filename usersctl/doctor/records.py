@@ -26,6 +26,10 @@ CLOCKS_DIFFER = timedelta(minutes=5)
 FIRST_RELEASE = datetime(2026, 11, 1, tzinfo=UTC)  # a clock before that was never set
 CLEANUP_IS_LATE = timedelta(hours=1)
 WITHOUT_CLEANUP = timedelta(days=8)
+DELETION_IS_LATE = timedelta(
+    days=2
+)  # a daemon does it within a minute, `cleanup-tokens` of a cron within a day
+MANY_DELETIONS = 5
 EMAIL_IS_LATE = timedelta(minutes=15)
 MANY_ISSUERS = 5
 MANY_TOKENS = 5
@@ -93,6 +97,24 @@ def cleanup(installation: Installation) -> Result:
         message = f"was due at {stamp(due)} by {schedule!r}, {history}: no daemon runs, or it cannot write"
         return warning(message, installation.command("cleanup-tokens"))
     return ok(f"{history}; due at {stamp(due)} by {schedule!r}")
+
+
+def deletions(installation: Installation) -> Result:
+    """Accounts that their owners were told would be gone by now."""
+    since = stamp(installation.now() - DELETION_IS_LATE)
+    users, lockdown = installation.query(
+        lambda tx: (tx.users_to_delete(MANY_DELETIONS + 1, since=since), tx.lockdown())
+    )
+    if not users:
+        return ok("none is overdue")
+    named = ", ".join(f"{user.email} ({user.delete_at})" for user in users[:MANY_DELETIONS])
+    named += " and more" * (len(users) > MANY_DELETIONS)
+    if lockdown is not None:
+        return ok(f"wait for the end of the lockdown: {named}")
+    # The command says why, if other data belongs to one of them.
+    return warning(
+        f"accounts that their owners deleted are still there: {named}", installation.command("cleanup-tokens")
+    )
 
 
 def emails_waiting(installation: Installation) -> Result:

@@ -18,6 +18,7 @@ from usersctl.outgoing import LONGEST_DELAY, Attempt, claimed, delay_after, firs
 from usersctl.permissions import admit
 from usersctl.secrets import digest, new_token
 from usersctl.store.locks import Locks
+from usersctl.store.outbox import ANSWER_LOST
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from usersctl.mail.sending import Send, Undeliverable
 
 POLL_EVERY = 0.1  # seconds
-# An email whose answer is lost so often in a row is not sent again: the server may have taken each of them. From the second
-# time on the pause is the longest, so that a server which hangs for an hour loses none.
+# An email whose answer is lost so often is not sent again: the server may have taken each of them. From the second time on
+# the pause is the longest, so that a server which hangs for an hour loses none. The last error of the email counts.
 LOST_ANSWERS = 8
-_LOST = re.compile(r"no answer to the email \((\d+) of")
+_LOST = re.compile(rf"{re.escape(ANSWER_LOST)}(\d+) of")
 
 
 class Outbox(NamedTuple):
@@ -148,26 +149,29 @@ class Outbox(NamedTuple):
     def _not_sent(self, email: QueuedEmail, token: str, error: "Undeliverable") -> Attempt:
         reason = str(error).replace(token, "***")  # a server may quote the email in its response
         permanent, delay = error.permanent, delay_after(email.attempts)
+        before = _LOST.match(email.last_error or "")
+        lost = error.perhaps_taken + (int(before[1]) if before else 0)
+        own_reason = reason  # for this email alone
         if error.perhaps_taken:
-            before = _LOST.match(email.last_error or "")
-            lost = 1 + (int(before[1]) if before else 0)
-            reason = f"no answer to the email ({lost} of {LOST_ANSWERS}): {reason}"
+            own_reason = f"{ANSWER_LOST}{lost} of {LOST_ANSWERS}): {reason}"
             permanent = lost >= LOST_ANSWERS
             delay = LONGEST_DELAY if lost > 1 else delay
+        elif lost:
+            own_reason = f"{ANSWER_LOST}{lost} of {LOST_ANSWERS}) before; now: {reason}"
 
         def note(tx: Transaction) -> None:
             if not error.perhaps_taken:
                 tx.delete_one_time_token(digest(token))
             if permanent:
-                tx.finish_email(email.id, EmailState.FAILED, reason)
+                tx.finish_email(email.id, EmailState.FAILED, own_reason)
                 return
             until = tx.now + delay
-            tx.postpone_email(email.id, until, reason)
+            tx.postpone_email(email.id, until, own_reason)
             if error.login_refused:  # many wrong logins lock an account
                 tx.postpone_due_emails(until, reason)
 
         noted(self.store, note)
-        return Attempt(email, EmailState.FAILED if permanent else EmailState.WAITING, reason)
+        return Attempt(email, EmailState.FAILED if permanent else EmailState.WAITING, own_reason)
 
 
 def _at_present(tx: Transaction, kind: Kind, user: User) -> Kind:

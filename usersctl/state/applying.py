@@ -1,10 +1,12 @@
 """Carries out a plan, within the transaction in which it was made."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from usersctl import invited
 from usersctl.addresses import has_lapsed, make_free, overrule_registration, remove_registration
-from usersctl.changes import ASKED, changes_of, delete_users, make_changes
+from usersctl.changes import ASKED, changes_of, delete_users, make_same_changes
 from usersctl.fields import name_of
 from usersctl.groups import change_groups, create_group, delete_group, group_named, join_groups
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
@@ -136,28 +138,38 @@ class Applying:
         )
 
     def _update(self, changes: Sequence[Change]) -> None:
-        accounts = self._with_accounts(changes)
-        moved = [
-            (user, change.before["groups"], change.after["groups"])
-            for change, user in accounts
-            if change.before and change.after
+        accounts = [
+            (user, change.before or {}, change.after or {}) for change, user in self._with_accounts(changes)
         ]
+        moved = [(user, before["groups"], after["groups"]) for user, before, after in accounts]
         change_groups(self.tx, moved, by=self.by, file=self.name)
-        for change, user in accounts:
-            self._update_account(user, change.before or {}, change.after or {})
+        self._change_alike(accounts)
+        self._adopt(user for user, before, after in accounts if after["managed_by"] != before["managed_by"])
+        for user, _, after in accounts:
+            if "sends_invitation" in after:
+                self._send_invitation(user)
 
-    def _update_account(self, user: User, before: View, after: View) -> None:
-        asked = {key: after[key] for key in ASKED if after[key] != before[key]}
-        if (before["invited"] and not after["invited"]) or "delete_at" in after:
-            asked["active"] = after["active"]
-        changes = changes_of(user, asked)
-        if changes:
-            user = make_changes(self.tx, user, changes, {"file": self.name}, by=self.by)
-        if after["managed_by"] != before["managed_by"]:
-            self.tx.manage_users(self.name, [user.id])
-            self.tx.audit(self.by, "adopt", user, file=self.name)
-        if "sends_invitation" in after:
-            self._send_invitation(user)
+    def _change_alike(self, accounts: Iterable[tuple[User, View, View]]) -> None:
+        """Those that change in the same way by the same statements."""
+        alike = defaultdict[tuple[tuple[str, Any], ...], list[User]](list)
+        for user, before, after in accounts:
+            alike[tuple(sorted(_changes_of(user, before, after).items()))].append(user)
+        for changes, users in alike.items():
+            if changes:
+                make_same_changes(self.tx, users, dict(changes), {"file": self.name}, by=self.by)
+
+    def _adopt(self, users: Iterable[User]) -> None:
+        adopted = [(user.id, user.email, {"file": self.name}) for user in users]
+        if adopted:
+            self.tx.manage_users(self.name, [user_id for user_id, *_ in adopted])
+            self.tx.audit_each(self.by, "adopt", adopted)
+
+
+def _changes_of(user: User, before: View, after: View) -> View:
+    asked = {key: after[key] for key in ASKED if after[key] != before[key]}
+    if (before["invited"] and not after["invited"]) or "delete_at" in after:
+        asked["active"] = after["active"]
+    return changes_of(user, asked)
 
 
 def _is_nameless(newcomer: Newcomer | User) -> bool:

@@ -1,11 +1,10 @@
 """The table of tokens that sign a user in: sessions of browsers, and API tokens."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, TokenKind, User
-from usersctl.store.statements import Statements
+from usersctl.store.statements import Statements, given_ids
 from usersctl.store.users import USER, user_of
 
 _SESSION = (
@@ -167,12 +166,12 @@ class AuthTokens(Statements):
         statement = f"DELETE FROM auth_tokens WHERE {condition} RETURNING {_SESSION}"
         return self._first(_session_of, statement, (token_id, user_id, kind))
 
-    def delete_tokens_of(self, user_id: int, *, but: int | None = None) -> int:
+    def delete_tokens_of(self, *user_ids: int, but: int | None = None) -> int:
         """Sign-ins that wait for their second factor end as well."""
-        self._run("DELETE FROM pending_sign_ins WHERE user_id = ?", (user_id,))
-        return self._run(
-            "DELETE FROM auth_tokens WHERE user_id = ? AND id <> ?", (user_id, but or 0)
-        ).rowcount
+        ids, among = given_ids(user_ids), f"user_id IN ({self.AMONG})"
+        self._run(f"DELETE FROM pending_sign_ins WHERE {among}", ids)
+        statement = f"DELETE FROM auth_tokens WHERE {among} AND id <> :but"
+        return self._run(statement, {"but": but or 0, **ids}).rowcount
 
     def delete_all_sessions(self) -> int:
         """API tokens stay: no user could make them again."""
@@ -209,7 +208,7 @@ class AuthTokens(Statements):
     def delete_expired_tokens(self, ids: list[int], before: str) -> int:
         """Of these, those that no other process prolonged or deleted meanwhile."""
         statement = f"DELETE FROM auth_tokens WHERE id IN ({self.AMONG}) AND expires_at <= :before"
-        return self._run(statement, {"ids": json.dumps(ids), "before": before}).rowcount
+        return self._run(statement, {"before": before, **given_ids(ids)}).rowcount
 
     def delete_endless_tokens(self, at_most: int, *, but: bytes | None = None) -> int:
         condition = f"{_DAY} IS NULL AND token_hash <> ? LIMIT ?"

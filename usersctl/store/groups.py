@@ -1,12 +1,11 @@
 """The tables of groups and of their members."""
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 
 from usersctl.models import Group, User
-from usersctl.store.statements import MOST, Statements
+from usersctl.store.statements import MOST, Statements, given_ids
 from usersctl.store.users import USER, user_of
 
 _GROUP = "id, name, created_at, members"
@@ -84,5 +83,5 @@ class Groups(Statements):
         return self._change_members(statement, group_id, user_ids)
 
     def _change_members(self, statement: str, group_id: int, user_ids: Iterable[int]) -> set[int]:
-        changed = self._run(statement, {"group_id": group_id, "ids": json.dumps(list(user_ids))})
+        changed = self._run(statement, {"group_id": group_id, **given_ids(user_ids)})
         return {user_id for (user_id,) in changed}

@@ -9,7 +9,7 @@ from typing import Any
 
 from usersctl.named import NamedTuple
 from usersctl.store.database_file import VERSION
-from usersctl.store.statements import Statements
+from usersctl.store.statements import Statements, quoted
 from usersctl.text import visible
 
 
@@ -63,14 +63,15 @@ class Inspection(Statements):
         """Of a file: text that is not UTF-8. SQLite keeps it as it comes, but the rows with it cannot be read."""
         for table, columns in self._texts().items():
             try:
-                deque(self.all_rows(table, columns), maxlen=0)
+                deque(self.all_rows(table, map(quoted, columns)), maxlen=0)
             except sqlite3.OperationalError as error:
                 if not str(error).startswith("Could not decode"):
                     raise
                 yield from self._not_utf8_in(table, columns)
 
     def _texts(self) -> dict[str, list[str]]:
-        """The columns of text of each of our tables but the audit trail, whose hashes tell of such text."""
+        """The columns of text of each of our tables but the audit trail, whose hashes tell of such text. Others may have added
+        columns, of any name."""
         from usersctl.store.upgrade import statements  # late: hardly ever needed
 
         made = (re.match(r"CREATE TABLE (\w+)", statement) for statement in statements())
@@ -85,10 +86,12 @@ class Inspection(Statements):
     def _not_utf8_in(self, table: str, columns: list[str]) -> Iterator[str]:
         self._connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
         try:
-            for row in self.all_rows(table, [*columns, *(f"CAST({name} AS BLOB)" for name in columns)]):
+            names = [quoted(name) for name in columns]
+            for row in self.all_rows(table, [*names, *(f"CAST({name} AS BLOB)" for name in names)]):
                 for name, text, stored in zip(columns, row, row[len(columns) :], strict=False):
                     if isinstance(text, str) and text.encode() != stored:
-                        yield f"{table}.{name} is not UTF-8 in the row with {columns[0]} {visible(str(row[0]))}"
+                        key = f"{columns[0]} {visible(str(row[0]))}"
+                        yield f"{table}.{visible(name)} is not UTF-8 in the row with {key}"
         finally:
             self._connection.text_factory = str
 

@@ -1,13 +1,12 @@
 """Which accounts and groups a file of `usersctl apply` manages, and how they stand."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from usersctl.models import Standing
-from usersctl.store.statements import Statements, places
+from usersctl.store.statements import Statements, given_ids, places
 from usersctl.store.users import USER, user_of
 
 _STANDING = f"SELECT {USER}, managed_by FROM users"
@@ -68,7 +67,7 @@ class Managed(Statements):
 
     def manage_users(self, name: str, user_ids: Iterable[int]) -> None:
         statement = f"UPDATE users SET managed_by = :name WHERE id IN ({self.AMONG})"
-        self._run(statement, {"name": name, "ids": json.dumps(list(user_ids))})
+        self._run(statement, {"name": name, **given_ids(user_ids)})
 
     def manage_group(self, name: str, group: str) -> None:
         self._run("UPDATE groups SET managed_by = ? WHERE name = ?", (name, group))

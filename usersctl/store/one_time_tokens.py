@@ -1,12 +1,12 @@
 """The table of secrets that work once: the links of emails and of the first set-up, and the states of sign-ins. And of those
 of remembered devices, which are not taken."""
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import OneTimeToken, Purpose
-from usersctl.store.statements import Statements
+from usersctl.store.statements import Statements, given_ids
 
 _USABLE = "token_hash = ? AND purpose = ? AND expires_at > ?"
 
@@ -52,21 +52,22 @@ class OneTimeTokens(Statements):
     def drop_setup_tokens(self) -> None:
         self._run("DELETE FROM one_time_tokens WHERE purpose = 'setup'")
 
-    def drop_links(self, user_id: int) -> None:
+    def drop_links(self, *user_ids: int) -> None:
         """Ends the links to confirm, reset, delete and accept an invitation, and drops the emails that would send more.
 
         The links to take something back stay: an intruder who changes several things must not take them from the owner.
         """
-        condition = "user_id = ? AND purpose IN ('confirm', 'reset', 'delete')"
-        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id,))
-        self._drop_emails("kind IN ('confirm', 'reset', 'confirm-deletion') AND user_id = ?", user_id)
-        self.end_invite_links(Purpose.INVITE_WITHDRAWN, user_id)
+        condition = f"user_id IN ({self.AMONG}) AND purpose IN ('confirm', 'reset', 'delete')"
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", given_ids(user_ids))
+        self._drop_emails("'confirm', 'reset', 'confirm-deletion'", user_ids)
+        self.end_invite_links(Purpose.INVITE_WITHDRAWN, *user_ids)
 
-    def end_invite_links(self, end: Purpose, user_id: int) -> None:
+    def end_invite_links(self, end: Purpose, *user_ids: int) -> None:
         """The tokens stay, so that the page of the link can say what became of the invitation."""
-        statement = "UPDATE one_time_tokens SET purpose = ? WHERE user_id = ? AND purpose = 'invite'"
-        self._run(statement, (end, user_id))
-        self._drop_emails("kind = 'invitation' AND user_id = ?", user_id)
+        condition = f"user_id IN ({self.AMONG}) AND purpose = 'invite'"
+        statement = f"UPDATE one_time_tokens SET purpose = :end WHERE {condition}"
+        self._run(statement, {"end": end, **given_ids(user_ids)})
+        self._drop_emails("'invitation'", user_ids)
 
     def invite_link(self, token_hash: bytes) -> tuple[Purpose, OneTimeToken] | None:
         """The link of an invitation, and what became of it."""
@@ -76,13 +77,15 @@ class OneTimeTokens(Statements):
             lambda row: (Purpose(row[0]), OneTimeToken._make(row[1:])), statement, (token_hash,)
         )
 
-    def drop_notices(self, user_id: int, email: str | None = None, *, but_enrolments: bool = False) -> None:
+    def drop_notices(self, *user_ids: int, email: str | None = None, but_enrolments: bool = False) -> None:
         """Ends "this wasn't me" links; with `email` only those that were sent there. `but_enrolments`: those stay that take
         back an enrolment."""
         condition = (
-            "user_id = ? AND purpose = 'not_me' AND email = coalesce(?, email) AND (about IS NULL OR ? = 0)"
+            f"user_id IN ({self.AMONG}) AND purpose = 'not_me' AND email = coalesce(:email, email)"
+            " AND (about IS NULL OR :but_enrolments = 0)"
         )
-        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id, email, but_enrolments))
+        values = {"email": email, "but_enrolments": but_enrolments, **given_ids(user_ids)}
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", values)
 
     def has_link(
         self,
@@ -103,22 +106,25 @@ class OneTimeTokens(Statements):
         values = (user_id, purpose, email, until or self.now_text, user_id, kind, email, since)
         return self._number(f"SELECT 1 WHERE EXISTS ({sent}) OR EXISTS ({waiting})", values) == 1
 
-    def drop_claim_links(self, user_id: int) -> None:
+    def drop_claim_links(self, *user_ids: int) -> None:
         """Ends the links that prove and approve a claim, and drops the emails that would send more."""
-        condition = "user_id = ? AND purpose IN ('claim', 'approve')"
-        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", (user_id,))
-        self._drop_emails("kind IN ('confirm-new-email', 'approve-new-email') AND user_id = ?", user_id)
+        condition = f"user_id IN ({self.AMONG}) AND purpose IN ('claim', 'approve')"
+        self._run(f"DELETE FROM one_time_tokens WHERE {condition}", given_ids(user_ids))
+        self._drop_emails("'confirm-new-email', 'approve-new-email'", user_ids)
 
     def drop_links_to_passwords(self) -> None:
         """Ends every link that sets a password, and drops the emails that would send more."""
         self._run("DELETE FROM one_time_tokens WHERE purpose IN ('reset', 'setup')")
         self._run("UPDATE one_time_tokens SET purpose = 'invite_withdrawn' WHERE purpose = 'invite'")
-        self._drop_emails("kind IN ('reset', 'invitation')")
+        self._drop_emails("'reset', 'invitation'")
 
-    def _drop_emails(self, condition: str, *values: Any) -> None:
-        changes = "state = 'dropped', finished_at = ?"
-        statement = f"UPDATE outbox SET {changes} WHERE state = 'waiting' AND {condition}"
-        self._run(statement, (self.now_text, *values))
+    def _drop_emails(self, kinds: str, user_ids: Sequence[int] | None = None) -> None:
+        """Of these users; None: of all."""
+        where, values = f"state = 'waiting' AND kind IN ({kinds})", {"now": self.now_text}
+        if user_ids is not None:
+            where += f" AND user_id IN ({self.AMONG})"
+            values |= given_ids(user_ids)
+        self._run(f"UPDATE outbox SET state = 'dropped', finished_at = :now WHERE {where}", values)
 
     def drop_all_links(self) -> None:
         self._run("DELETE FROM one_time_tokens WHERE purpose <> 'oauth_spent'")

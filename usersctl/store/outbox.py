@@ -9,6 +9,7 @@ from usersctl.models import BEHIND, EmailState, QueuedEmail
 from usersctl.store.statements import Statements
 
 QUEUED = ", ".join(QueuedEmail._fields)
+ANSWER_LOST = "no answer to the email ("  # how the last error of one begins that the server may have taken, and how often
 
 
 class Outbox(Statements):
@@ -108,10 +109,11 @@ class Outbox(Statements):
         self._run(statement, (stamp(due_at), error, email_id))
 
     def postpone_due_emails(self, due_at: datetime, error: str) -> None:
-        """All that would be tried now."""
+        """All that would be tried now. Those whose answers were lost keep the error that counts them."""
+        counts = f"last_error LIKE '{ANSWER_LOST}%'"
+        changes = f"due_at = ?, last_error = CASE WHEN {counts} THEN last_error ELSE ? END"
         where = "webhook = '' AND state = 'waiting' AND due_at <= ?"
-        statement = f"UPDATE outbox SET due_at = ?, last_error = ? WHERE {where}"
-        self._run(statement, (stamp(due_at), error, self.now_text))
+        self._run(f"UPDATE outbox SET {changes} WHERE {where}", (stamp(due_at), error, self.now_text))
 
     def retry_email(self, email_id: int) -> None:
         """Makes the email due now, as if it had never been tried."""

@@ -1,6 +1,6 @@
 """The table of addresses that accounts have given up, and that a "this wasn't me" link can still put back."""
 
-from usersctl.store.statements import Statements
+from usersctl.store.statements import Statements, given_ids
 
 
 class ReservedEmails(Statements):
@@ -25,18 +25,18 @@ class ReservedEmails(Statements):
         values = {"user": user_id, "email": email, "until": until}
         self._run(f"UPDATE reserved_emails SET expires_at = :until WHERE {where}", values)
 
-    def free_reserved(self, user_id: int, *, since: str | None = None) -> None:
-        """Ends the reservations for a user, and the links that they are for; with `since` those of that address and of all
-        addresses that were given up after it. Links to that address that take back an enrolment stay."""
-        first = 0
+    def free_reserved(self, *user_ids: int, since: str | None = None) -> None:
+        """Ends the reservations for users, and the links that they are for; with `since` those of that address and of all
+        addresses that its user gave up after it. Links to that address that take back an enrolment stay."""
+        first, ids, among = 0, given_ids(user_ids), f"user_id IN ({self.AMONG})"
         if since is not None:
-            statement = "SELECT id FROM reserved_emails WHERE user_id = ? AND email = ?"
-            first = self._number(statement, (user_id, since))
-        later = "SELECT email FROM reserved_emails WHERE user_id = :user AND id >= :first"
-        values = {"user": user_id, "first": first, "since": since or ""}
+            statement = f"SELECT id FROM reserved_emails WHERE {among} AND email = :since"
+            first = self._number(statement, {"since": since, **ids})
+        later = "SELECT email FROM reserved_emails WHERE user_id = one_time_tokens.user_id AND id >= :first"
         ended = f"purpose = 'not_me' AND email IN ({later}) AND (about IS NULL OR email <> :since)"
-        self._run(f"DELETE FROM one_time_tokens WHERE user_id = :user AND {ended}", values)
-        self._run("DELETE FROM reserved_emails WHERE user_id = :user AND id >= :first", values)
+        values = {"first": first, **ids}
+        self._run(f"DELETE FROM one_time_tokens WHERE {among} AND {ended}", {"since": since or "", **values})
+        self._run(f"DELETE FROM reserved_emails WHERE {among} AND id >= :first", values)
 
     def delete_expired_reservations(self, before: str, at_most: int) -> int:
         return self._delete_some("reserved_emails", "id", "expires_at <= ? LIMIT ?", before, at_most)

@@ -1,5 +1,6 @@
 """Statements: the connection and the moment that the statements of one transaction share."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
@@ -17,6 +18,16 @@ def places(values: Collection[object]) -> str:
     return ", ".join("?" * len(values))
 
 
+def quoted(name: str) -> str:
+    """The name of a table or column that may be a word of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def given_ids(ids: Iterable[int]) -> dict[str, str]:
+    """The value of AMONG."""
+    return {"ids": json.dumps(list(ids))}
+
+
 class Rows(Protocol):
     """The result of a statement."""
 
@@ -31,7 +42,7 @@ class Rows(Protocol):
 
 
 class Statements:
-    AMONG = "SELECT value FROM json_each(:ids)"  # the ids of a list
+    AMONG = "SELECT value FROM json_each(:ids)"  # the ids of a list, given by given_ids()
 
     def __init__(self, connection: Any, clock: Clock = utc_now) -> None:
         """`connection`: SQLite's, or one to PostgreSQL with the same face."""

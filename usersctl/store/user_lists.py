@@ -1,6 +1,5 @@
 """Lists of users: filtered, searched, sorted, and page by page."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from usersctl.errors import Invalid
 from usersctl.folding import search_words
 from usersctl.models import Page, Role, User, UserFilter, UserState
 from usersctl.store.failures import LoginFailures, locked
-from usersctl.store.statements import MOST
+from usersctl.store.statements import MOST, given_ids
 from usersctl.store.user_search import FEW, UserSearch, holds
 from usersctl.store.users import USER, user_of
 
@@ -190,7 +189,7 @@ class UserLists(UserSearch, LoginFailures):
         values: Values = {}
         if ids is not None:
             conditions.append(f"id IN ({self.AMONG})")
-            values["ids"] = json.dumps(ids)
+            values |= given_ids(ids)
         if wanted.state == UserState.NEVER_SIGNED_IN and wanted.sort == "last-login":
             conditions.append("login_order = ''")  # for the index in this order
         if wanted.group is not None:

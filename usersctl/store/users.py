@@ -1,16 +1,16 @@
 """The table of users, and how its rows become models."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.errors import NotFound, Taken
 from usersctl.folding import folded, folded_address, with_folded
 from usersctl.models import Claim, Credentials, Newcomer, User
-from usersctl.store.statements import Statements, places
+from usersctl.store.statements import Statements, given_ids, places
 
 USER = (
     "users.id, email, users.name, role, active, users.created_at, updated_at, last_login_at, oauth_id,"
@@ -74,12 +74,12 @@ class Users(Statements):
         values = {"id": user_id, "email": email, "until": until}
         self._run(f"UPDATE users SET claim_expires_at = :until WHERE {where}", values)
 
-    def clear_claim(self, user_id: int) -> None:
+    def clear_claim(self, *user_ids: int) -> None:
         self._run(
             "UPDATE users SET claimed_email = NULL, claimed_folded = NULL, claim_expires_at = NULL,"
-            " claim_proven_at = NULL, claim_approved_at = NULL, updated_at = ?"
-            " WHERE id = ? AND claimed_email IS NOT NULL",
-            (self.now_text, user_id),
+            " claim_proven_at = NULL, claim_approved_at = NULL, updated_at = :now"
+            f" WHERE id IN ({self.AMONG}) AND claimed_email IS NOT NULL",
+            {"now": self.now_text, **given_ids(user_ids)},
         )
 
     def expired_claims(self, at_most: int) -> list[User]:
@@ -123,11 +123,20 @@ class Users(Statements):
         return {email for (email,) in self._run(statement, (*emails, *emails, *emails))}
 
     def change_user(self, user_id: int, **changes: Any) -> User:
+        (changed,) = self._change("id = :id", {"id": user_id}, changes)
+        return changed
+
+    def change_users(self, user_ids: Iterable[int], **changes: Any) -> list[User]:
+        """All in the same way, in the order of their ids."""
+        changed = self._change(f"id IN ({self.AMONG})", given_ids(user_ids), changes)
+        return sorted(changed, key=attrgetter("id"))
+
+    def _change(self, where: str, which: dict[str, Any], changes: dict[str, Any]) -> list[User]:
         changes = with_folded(changes)
         parts = ", ".join(f"{name} = :{name}" for name in (*changes, "updated_at"))
-        values = {**changes, "updated_at": self.now_text, "id": user_id}
-        changed = self._run(f"UPDATE users SET {parts} WHERE id = :id RETURNING {USER}", values)
-        return self._user(changed.fetchone())
+        values = {**changes, "updated_at": self.now_text, **which}
+        rows = self._run(f"UPDATE users SET {parts} WHERE {where} RETURNING {USER}", values)
+        return list(map(self._user, rows))
 
     def note_login(self, user_id: int) -> None:
         self._run("UPDATE users SET last_login_at = ? WHERE id = ?", (self.now_text, user_id))
@@ -142,8 +151,9 @@ class Users(Statements):
         statement = "SELECT coalesce(devices_since, ''), coalesce(factors_since, '') FROM users WHERE id = ?"
         return str(max(self._first(tuple, statement, (user_id,)) or ("",)))
 
-    def forget_devices(self, user_id: int) -> None:
-        self._run("UPDATE users SET devices_since = ? WHERE id = ?", (self.now_text, user_id))
+    def forget_devices(self, *user_ids: int) -> None:
+        statement = f"UPDATE users SET devices_since = :now WHERE id IN ({self.AMONG})"
+        self._run(statement, {"now": self.now_text, **given_ids(user_ids)})
 
     def renew_hash(self, user_id: int, password_hash: str) -> None:
         """Another hash of the same password, which is no change of the account."""
@@ -164,11 +174,11 @@ class Users(Statements):
         statement = f"SELECT count(*) FROM users WHERE {_FOREIGN} AND password_hash BETWEEN ? AND ?"
         return self._number(statement, (beginning, beginning + _LAST))
 
-    def users_to_delete(self, at_most: int, *, after: int = 0) -> list[User]:
-        """Users whose time to undo their deletion is over, without so many of the first ones."""
+    def users_to_delete(self, at_most: int, *, after: int = 0, since: str | None = None) -> list[User]:
+        """Users whose time to undo their deletion is over, or was at `since`, without so many of the first ones."""
         due = "delete_at <= ? AND +active = 0 ORDER BY delete_at, id LIMIT ? OFFSET ?"
         statement = f"SELECT {USER} FROM users WHERE {due}"
-        return list(map(self._user, self._run(statement, (self.now_text, at_most, after))))
+        return list(map(self._user, self._run(statement, (since or self.now_text, at_most, after))))
 
     def postpone_deletions(self, by: timedelta) -> None:
         """Those that would come sooner."""
@@ -186,7 +196,7 @@ class Users(Statements):
 
         By one statement each: on a server each change of a counter takes longer than the one before, until the commit.
         """
-        ids = {"ids": json.dumps(list(user_ids))}
+        ids = given_ids(user_ids)
         self._run(
             "UPDATE one_time_tokens SET user_id = NULL, email = '', purpose = CASE purpose"
             " WHEN 'invite_used' THEN 'invite_deleted' ELSE 'invite_withdrawn' END"

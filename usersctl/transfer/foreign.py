@@ -11,6 +11,7 @@ from typing import Any
 
 from usersctl.errors import Invalid
 from usersctl.named import NamedTuple
+from usersctl.store.statements import quoted
 from usersctl.transfer.rows import SourceRow, as_text, csv_rows, json_rows, jsonl_rows
 
 TABLES = ("users", "user", "accounts", "account", "authuser", "wpusers", "members", "people")
@@ -92,7 +93,7 @@ def _connect(path: Path, *, has_log: bool) -> sqlite3.Connection:
 def _sqlite(connection: sqlite3.Connection, wanted: str | None, path: Path) -> SourceTable:
     name = _choose(_tables(connection), wanted, path)
     return _select(
-        connection, name, f"SELECT them.*{_roles(connection, name)} FROM {_quoted(name)} AS them", path
+        connection, name, f"SELECT them.*{_roles(connection, name)} FROM {quoted(name)} AS them", path
     )
 
 
@@ -100,7 +101,7 @@ def _roles(connection: sqlite3.Connection, users: str) -> str:
     """One more column for the roles, if two tables have them, as in Flask-Security: `role`, and `roles_users` for who has which."""
     columns = {
         table: {
-            folded(row["name"]): _quoted(row["name"])
+            folded(row["name"]): quoted(row["name"])
             for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
         }
         for table in _tables(connection)
@@ -115,9 +116,9 @@ def _roles(connection: sqlite3.Connection, users: str) -> str:
         return ""
     role, link = columns[roles[0]], columns[links[0]]
     return (
-        f", (SELECT group_concat(role.{role['name']}, char({ord(BETWEEN_ROLES)})) FROM {_quoted(roles[0])} AS role"
-        f" JOIN {_quoted(links[0])} AS link ON link.{link['roleid']} = role.{role['id']}"
-        f" WHERE link.{link['userid']} = them.{columns[users]['id']}) AS {_quoted(f'{roles[0]}.name')}"
+        f", (SELECT group_concat(role.{role['name']}, char({ord(BETWEEN_ROLES)})) FROM {quoted(roles[0])} AS role"
+        f" JOIN {quoted(links[0])} AS link ON link.{link['roleid']} = role.{role['id']}"
+        f" WHERE link.{link['userid']} = them.{columns[users]['id']}) AS {quoted(f'{roles[0]}.name')}"
     )
 
 
@@ -173,15 +174,11 @@ def _pocketbase(connection: sqlite3.Connection, wanted: str | None, path: Path) 
     providers = [provider for (provider,) in connection.execute(query, (name,))]
     ids = "".join(
         f", (SELECT providerId FROM _externalAuths WHERE {in_collection} AND record{suffix} = them.id"
-        f" AND provider = ?) AS {_quoted(EXTERNAL + provider)}"
+        f" AND provider = ?) AS {quoted(EXTERNAL + provider)}"
         for provider in providers
     )
     values = [value for provider in providers for value in (name, provider)]
-    return _select(connection, name, f"SELECT them.*{ids} FROM {_quoted(name)} AS them", path, *values)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return _select(connection, name, f"SELECT them.*{ids} FROM {quoted(name)} AS them", path, *values)
 
 
 def _dump(entries: Iterator[SourceRow], wanted: str | None) -> SourceTable:

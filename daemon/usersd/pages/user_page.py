@@ -199,10 +199,9 @@ def device(agent: str) -> str:
     return " · ".join(filter(None, found)) or agent
 
 
-def in_words(details: dict[str, Any]) -> str:
-    """The details of an audit row: `role: admin, active: false`."""
-    return ", ".join(f"{name}: {_value(value)}" for name, value in details.items())
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def in_words(details: dict[str, Any]) -> dict[str, str]:
+    """The details of an audit row: texts as they are, `false` and numbers as in JSON."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in details.items()
+    }
