@@ -164,9 +164,7 @@ def setting_up_an_app(visitor: Visitor) -> str:
     visitor.sees("Scan this with the app on your phone.")
     visitor.fills(Code_that_the_app_shows_now="000000")
     visitor.presses("Confirm")
-    visitor.sees(
-        "This code is wrong. If you began more than once, use the picture or key that was shown last."
-    )
+    visitor.sees("This code is wrong, or was used already.")
     return str(visitor.page.locator("#totp-key").inner_text())
 
 

@@ -76,7 +76,7 @@ def test_a_user_sets_up_an_app_and_signs_in_with_its_code(site: Site, visit: Vis
     assert link.startswith("otpauth://totp/")
     ada.fills(Code_that_the_app_shows_now="000000")
     ada.presses("Confirm")
-    ada.sees("This code is wrong. If you began more than once, use the picture or key that was shown last.")
+    ada.sees("This code is wrong, or was used already.")
     app = App(ada.page.locator("#totp-key").inner_text(), clock)
     ada.fills(Code_that_the_app_shows_now=app.code())
     ada.presses("Confirm")

@@ -69,21 +69,8 @@ def test_a_wrong_first_code_sets_nothing_up(site: Site) -> None:
     client = site.signed_in(site.add())
     client.post("/api/users/me/totp")
     reply = client.post("/api/users/me/totp/confirm", {"code": "12345"})
-    assert (reply.status, reply.message) == (400, "Invalid code: only the secret that was shown last counts")
+    assert (reply.status, reply.message) == (400, "Invalid code")
     assert not client.get("/api/users/me/factors").json["totp"]["enabled"]
-
-
-def test_a_code_of_an_earlier_beginning_is_told_that_the_last_one_counts(
-    site: Site, clock: FakeClock
-) -> None:
-    client = site.signed_in(site.add())
-    older, newer = (
-        Phone(base64.b32decode(client.post("/api/users/me/totp").json["secret"]), clock) for _ in range(2)
-    )
-    assert older.secret != newer.secret
-    reply = client.post("/api/users/me/totp/confirm", {"code": older.code()})
-    assert (reply.status, reply.message) == (400, "Invalid code: only the secret that was shown last counts")
-    assert client.post("/api/users/me/totp/confirm", {"code": newer.code()}).status == 200
 
 
 def test_an_enrolment_ends_in_the_session_that_began_it(site: Site, clock: FakeClock) -> None:

@@ -16,9 +16,6 @@ from usersctl.store.transaction import Transaction
 
 ENROLMENT_LIFETIME = timedelta(minutes=10)
 NOT_BEGUN = "Begin again: no authenticator app waits for its first code"
-# The usual reason: the app, or another tab, has a secret of an earlier beginning, which a later one ends. It is not shown
-# again, because a thief in the session may have seen it.
-WRONG_CODE = "Invalid code: only the secret that was shown last counts"
 HAS_TOTP = "An authenticator app is set up already: remove it first"
 
 
@@ -74,7 +71,7 @@ class Factors(NamedTuple):
         secret = self.sealer.open(sealed, totp_context(user_id))
         step = totp.matching_step(secret, code, now)
         if step is None:
-            raise Invalid(WRONG_CODE)
+            raise Invalid("Invalid code")
         with self.store.write() as tx:
             admit(tx, by)
             user = self.enroller(tx, user_id, by)
