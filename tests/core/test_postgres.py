@@ -21,8 +21,9 @@ from usersctl.lockdown import Lockdowns
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, SYSTEM, Identity, Newcomer, UserFilter
 from usersctl.oauth.identities import Identities
+from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
-from usersctl.store.database_file import VERSION
+from usersctl.store.database_file import APPLICATION_ID, VERSION
 from usersctl.store.opening import open_store
 from usersctl.store.postgres import dialect
 from usersctl.store.store import Store
@@ -143,6 +144,26 @@ def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Con
         second.write(patience=0.1),
     ):
         pass
+
+
+def test_only_a_writer_that_was_alone_shows_that_no_other_one_stands_still(
+    database: Conninfo, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_file, "BUSY_SECONDS", 1.0)
+    with postgres.opened(database) as other:
+        other.run(f"BEGIN; SELECT pg_advisory_xact_lock_shared({APPLICATION_ID})")
+        with pytest.raises(Busy), store.write():
+            pass
+        with store.write(alone=False):
+            pass
+        began = time.monotonic()
+        with pytest.raises(Busy), store.write():
+            pass
+        assert time.monotonic() - began < 0.5
+        other.run("ROLLBACK")
+
+    with store.write() as tx:
+        tx.audit(SYSTEM, "tried")
 
 
 def test_the_members_that_a_group_gets_at_once_are_counted_at_once(database: Conninfo, store: Store) -> None:
