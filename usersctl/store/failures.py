@@ -29,8 +29,9 @@ class LoginFailures(Statements):
         )
 
     def uncount_failure(self, account: str) -> None:
-        self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 1", (account,))
+        # In this order, because of two sign-ins at once on a server the second one waits at the first statement.
         self._run("UPDATE login_failures SET failures = failures - 1 WHERE account = ?", (account,))
+        self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 0", (account,))
 
     def failures_but(self, account: str, user_id: int | None) -> int:
         """The sum of all other counters of the user."""
