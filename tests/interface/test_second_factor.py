@@ -471,6 +471,15 @@ def test_a_remembered_device_is_not_asked_for_thirty_days(
     assert site.client().login(ADA, PASSWORD).status == 401
 
 
+@pytest.mark.parametrize(("behind", "status"), [(10, 200), (11, 401)])
+def test_a_remembered_device_is_not_asked_at_a_daemon_whose_clock_is_behind(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock, behind: int, status: int
+) -> None:
+    client = remembered(site, ada[1])
+    clock.move(seconds=-behind)
+    assert client.login(ADA, PASSWORD).status == status
+
+
 def test_a_device_is_remembered_only_on_request_and_only_after_a_factor(
     site: Site, ada: tuple[Client, Phone]
 ) -> None:
