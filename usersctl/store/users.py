@@ -10,6 +10,7 @@ from usersctl.clock import stamp
 from usersctl.errors import NotFound, Taken
 from usersctl.folding import folded, folded_address, with_folded
 from usersctl.models import Claim, Credentials, Newcomer, User
+from usersctl.store.one_time_tokens import NONE_REMEMBERED
 from usersctl.store.statements import Statements, places
 
 USER = (
@@ -144,6 +145,7 @@ class Users(Statements):
 
     def forget_devices(self, user_id: int) -> None:
         self._run("UPDATE users SET devices_since = ? WHERE id = ?", (self.now_text, user_id))
+        self._run(f"{NONE_REMEMBERED} AND user_id = ?", (user_id,))
 
     def renew_hash(self, user_id: int, password_hash: str) -> None:
         """Another hash of the same password, which is no change of the account."""
