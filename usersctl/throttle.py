@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from usersctl.clock import Clock, moment, stamp
+from usersctl.clock import CLOCKS_DIFFER, Clock, moment, stamp
 from usersctl.errors import Busy, CodesClosed, Invalid, StoreUnusable, TooMany, WrongPassword
 from usersctl.models import Actor, Credentials, Device, LockRules, User
 from usersctl.named import NamedTuple
@@ -168,8 +168,8 @@ class AccountThrottle(NamedTuple):
             return None
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures.in_a_row - self.before_delay, 10))
         waited = tx.now - moment(failures.last_at)
-        # A clock that was set back must not lengthen the wait: the next failure is noted in its new time.
-        return delay - waited if timedelta() <= waited < delay else None
+        # A clock that was set back further must not lengthen the wait: the next failure is noted in its new time.
+        return delay - waited if -CLOCKS_DIFFER <= waited < delay else None
 
     def locks(self, now: datetime) -> LockRules | None:
         """What `wait` and `is_locked` say, for a list of locked accounts; None if limits are off."""
@@ -178,7 +178,7 @@ class AccountThrottle(NamedTuple):
         doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
         delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
         since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
-        return LockRules(self.of_strangers, self.of_known, since, stamp(now))
+        return LockRules(self.of_strangers, self.of_known, since, stamp(now + CLOCKS_DIFFER))
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:

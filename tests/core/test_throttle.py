@@ -262,6 +262,23 @@ def test_a_check_is_counted_before_it_is_made(service: Service, add: Callable[..
     assert failures(service, user) == 0
 
 
+@pytest.mark.parametrize(("behind", "refusal", "locked"), [(10, TooMany, 1), (11, Unauthenticated, 0)])
+def test_an_account_waits_also_at_a_daemon_whose_clock_is_behind(
+    service: Service,
+    add: Callable[..., User],
+    clock: FakeClock,
+    behind: int,
+    refusal: type[Exception],
+    locked: int,
+) -> None:
+    add()
+    for _ in range(10):
+        guess(service)
+    clock.move(seconds=-behind)
+    assert len(service.accounts.page(UserFilter(state="locked")).users) == locked
+    assert isinstance(guess(service), refusal)
+
+
 def test_a_clock_that_is_set_back_leaves_no_account_in_the_list_of_locked_ones(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:

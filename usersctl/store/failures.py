@@ -89,12 +89,12 @@ def locked(locks: LockRules | None) -> tuple[str, dict[str, Any]]:
     values: dict[str, Any] = {
         "of_strangers": locks.of_strangers,
         "of_known": locks.of_known,
-        "now": locks.now,
+        "latest": locks.latest,
     }
     conditions = ["failures >= :of_strangers"]
     for n, (failures, since) in enumerate(locks.delays):
         conditions.append(
-            f"(failures >= :delay{n} AND last_failed_at > :since{n} AND last_failed_at <= :now)"
+            f"(failures >= :delay{n} AND last_failed_at > :since{n} AND last_failed_at <= :latest)"
         )
         values |= {f"delay{n}": failures, f"since{n}": since}
     values["least"] = min(locks.of_strangers, *(failures for failures, _ in locks.delays))
