@@ -235,6 +235,11 @@ class AddressThrottle:
                 since, events = self.together(network, self.window)
                 started = min(since, self.now()).timestamp()  # the clock of another machine may be ahead
                 with self._lock:
+                    before, known = self._windows.get(network, (started, 0))
+                    if (
+                        before == started
+                    ):  # another thread may have counted after this one, and learnt of more
+                        events = max(events, known)
                     self._windows[network] = (started, events)
 
     def _current(self, network: str) -> tuple[float, int]:
