@@ -196,7 +196,7 @@ class AddressThrottle:
     """A limit on events of one kind from one client in a window of time, in bounded memory.
 
     `together` counts an event of a client also for other processes, and returns since when and how many all of them
-    counted. A process that lets an event pass learns of the others', so each lets pass one too many at most.
+    counted.
     """
 
     def __init__(
@@ -218,29 +218,38 @@ class AddressThrottle:
         with self._lock:
             started, events = self._current(network)
         if events >= self.at_most:
-            left = started + self.window.total_seconds() - self.now().timestamp()
-            raise TooMany(
-                "Too many requests, please try again later", retry_after=_seconds(timedelta(seconds=left))
-            )
+            raise self._refusal(started)
 
-    def count(self, address: str) -> None:
+    def admit(self, address: str) -> None:
+        """Counts an event that `check` let pass, and refuses it if others, perhaps of other processes, came before it."""
+        started, number = self.count(address)
+        if number > self.at_most:
+            raise self._refusal(started)
+
+    def count(self, address: str) -> tuple[float, int]:
+        """Returns since when, and the number that the event has."""
         network = network_of(address)
         with self._lock:
             started, events = self._current(network)
-            self._windows[network] = (started, events + 1)
+            number = events + 1
+            self._windows[network] = (started, number)
             if len(self._windows) > self.kept:
                 self._windows.popitem(last=False)  # the oldest window
         if self.together is not None:
             with suppress(Busy, StoreUnusable):
-                since, events = self.together(network, self.window)
+                since, number = self.together(network, self.window)
                 started = min(since, self.now()).timestamp()  # the clock of another machine may be ahead
                 with self._lock:
                     before, known = self._windows.get(network, (started, 0))
-                    if (
-                        before == started
-                    ):  # another thread may have counted after this one, and learnt of more
-                        events = max(events, known)
-                    self._windows[network] = (started, events)
+                    # Another thread may have counted after this one, and learnt of more.
+                    self._windows[network] = (started, max(number, known) if before == started else number)
+        return started, number
+
+    def _refusal(self, started: float) -> TooMany:
+        left = started + self.window.total_seconds() - self.now().timestamp()
+        return TooMany(
+            "Too many requests, please try again later", retry_after=_seconds(timedelta(seconds=left))
+        )
 
     def _current(self, network: str) -> tuple[float, int]:
         now = self.now().timestamp()
