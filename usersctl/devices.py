@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 
-from usersctl.clock import stamp
+from usersctl.clock import CLOCKS_DIFFER, stamp
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import Device, Purpose
 from usersctl.named import NamedTuple
@@ -39,8 +39,9 @@ class Devices(NamedTuple):
             return False
         devices = [device for device in self._read(key, cookies) if device.user_id == user_id]
         oldest = max(stamp(tx.now - lifetime), tx.remembered_since(user_id))
-        # A proof in the future is none: the clock was set back.
-        return any(oldest < device.factor_at <= tx.now_text and _is_genuine(tx, device) for device in devices)
+        # A proof further in the future is none: the clock was set back.
+        latest = stamp(tx.now + CLOCKS_DIFFER)
+        return any(oldest < device.factor_at <= latest and _is_genuine(tx, device) for device in devices)
 
     def cookie(
         self, sent: Iterable[str], user_id: int, since: str, *, remember_for: timedelta | None = None

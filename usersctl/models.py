@@ -285,7 +285,7 @@ class LockRules(NamedTuple):
     of_strangers: int
     of_known: int  # known devices and sessions, together
     delays: tuple[tuple[int, str], ...]  # so many failures, the last one after this time
-    now: str  # a failure after it is of a clock that was wrong, and delays nothing
+    latest: str  # a failure after it is of a clock that was wrong, and delays nothing
 
 
 class UserFilter(NamedTuple):

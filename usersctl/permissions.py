@@ -7,7 +7,7 @@ have ended, the account may have been deactivated or demoted, and a lockdown may
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from usersctl.clock import stamp
+from usersctl.clock import CLOCKS_DIFFER, stamp
 from usersctl.errors import Forbidden, LastAdmin, Unauthenticated
 from usersctl.models import Actor, Role, User
 from usersctl.store.transaction import Transaction
@@ -38,8 +38,9 @@ def require_fresh(tx: Transaction, by: Actor) -> None:
     if by.user_id is None:  # a command
         return
     since = stamp(tx.now - FRESH)
-    # A proof in the future is none: the clock was set back.
-    if not any(since <= proven_at <= tx.now_text for proven_at in tx.proofs(by.token_hash or b"")):
+    # A proof further in the future is none: the clock was set back.
+    until = stamp(tx.now + CLOCKS_DIFFER)
+    if not any(since <= proven_at <= until for proven_at in tx.proofs(by.token_hash or b"")):
         raise Forbidden("Confirm that it is you")
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from usersctl.clock import Clock, moment, stamp
+from usersctl.clock import CLOCKS_DIFFER, Clock, moment, stamp
 from usersctl.errors import Busy, CodesClosed, Invalid, StoreUnusable, TooMany, WrongPassword
 from usersctl.models import Actor, Credentials, Device, LockRules, User
 from usersctl.named import NamedTuple
@@ -168,8 +168,8 @@ class AccountThrottle(NamedTuple):
             return None
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures.in_a_row - self.before_delay, 10))
         waited = tx.now - moment(failures.last_at)
-        # A clock that was set back must not lengthen the wait: the next failure is noted in its new time.
-        return delay - waited if timedelta() <= waited < delay else None
+        # A clock that was set back further must not lengthen the wait: the next failure is noted in its new time.
+        return delay - waited if -CLOCKS_DIFFER <= waited < delay else None
 
     def locks(self, now: datetime) -> LockRules | None:
         """What `wait` and `is_locked` say, for a list of locked accounts; None if limits are off."""
@@ -178,7 +178,7 @@ class AccountThrottle(NamedTuple):
         doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
         delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
         since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
-        return LockRules(self.of_strangers, self.of_known, since, stamp(now))
+        return LockRules(self.of_strangers, self.of_known, since, stamp(now + CLOCKS_DIFFER))
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:
@@ -196,7 +196,7 @@ class AddressThrottle:
     """A limit on events of one kind from one client in a window of time, in bounded memory.
 
     `together` counts an event of a client also for other processes, and returns since when and how many all of them
-    counted. A process that lets an event pass learns of the others', so each lets pass one too many at most.
+    counted.
     """
 
     def __init__(
@@ -218,24 +218,38 @@ class AddressThrottle:
         with self._lock:
             started, events = self._current(network)
         if events >= self.at_most:
-            left = started + self.window.total_seconds() - self.now().timestamp()
-            raise TooMany(
-                "Too many requests, please try again later", retry_after=_seconds(timedelta(seconds=left))
-            )
+            raise self._refusal(started)
 
-    def count(self, address: str) -> None:
+    def admit(self, address: str) -> None:
+        """Counts an event that `check` let pass, and refuses it if others, perhaps of other processes, came before it."""
+        started, number = self.count(address)
+        if number > self.at_most:
+            raise self._refusal(started)
+
+    def count(self, address: str) -> tuple[float, int]:
+        """Returns since when, and the number that the event has."""
         network = network_of(address)
         with self._lock:
             started, events = self._current(network)
-            self._windows[network] = (started, events + 1)
+            number = events + 1
+            self._windows[network] = (started, number)
             if len(self._windows) > self.kept:
                 self._windows.popitem(last=False)  # the oldest window
         if self.together is not None:
             with suppress(Busy, StoreUnusable):
-                since, events = self.together(network, self.window)
+                since, number = self.together(network, self.window)
                 started = min(since, self.now()).timestamp()  # the clock of another machine may be ahead
                 with self._lock:
-                    self._windows[network] = (started, events)
+                    before, known = self._windows.get(network, (started, 0))
+                    # Another thread may have counted after this one, and learnt of more.
+                    self._windows[network] = (started, max(number, known) if before == started else number)
+        return started, number
+
+    def _refusal(self, started: float) -> TooMany:
+        left = started + self.window.total_seconds() - self.now().timestamp()
+        return TooMany(
+            "Too many requests, please try again later", retry_after=_seconds(timedelta(seconds=left))
+        )
 
     def _current(self, network: str) -> tuple[float, int]:
         now = self.now().timestamp()

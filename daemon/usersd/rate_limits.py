@@ -66,7 +66,7 @@ class RateLimits:
             throttle.check(caller)
         if limit is not Limit.FAILED_LOGINS:
             for caller in callers:
-                throttle.count(caller)
+                throttle.admit(caller)
 
     def count_failure(self, limit: Limit | None, address: str, error: Exception) -> None:
         """Only failed password checks count, not other refusals."""

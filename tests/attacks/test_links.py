@@ -87,6 +87,17 @@ def test_a_proof_counts_in_its_own_session_only(site: OAuthSite, clock: FakeCloc
     assert first.client.post(f"{IDENTITIES}/evil", {}).status == 200
 
 
+@pytest.mark.parametrize(("behind", "status"), [(10, 200), (11, 403)])
+def test_a_proof_counts_at_a_daemon_whose_clock_is_behind(
+    site: OAuthSite, clock: FakeClock, behind: int, status: int
+) -> None:
+    ada = site.proven()
+    browser = site.browser()
+    browser.client.login(ada.email, PASSWORD)
+    clock.move(seconds=-behind)
+    assert browser.client.post(f"{IDENTITIES}/evil", {}).status == status
+
+
 def test_a_proof_counts_after_the_clock_was_set_back(site: OAuthSite, clock: FakeClock) -> None:
     ada = site.proven()
     browser = site.browser()

@@ -21,8 +21,9 @@ from usersctl.lockdown import Lockdowns
 from usersctl.mail.kinds import EmailQueue
 from usersctl.models import OAUTH, SYSTEM, Identity, Newcomer, UserFilter
 from usersctl.oauth.identities import Identities
+from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
-from usersctl.store.database_file import VERSION
+from usersctl.store.database_file import APPLICATION_ID, VERSION
 from usersctl.store.opening import open_store
 from usersctl.store.postgres import dialect
 from usersctl.store.store import Store
@@ -145,6 +146,26 @@ def test_writers_that_need_not_be_alone_do_not_wait_for_each_other(database: Con
         pass
 
 
+def test_only_a_writer_that_was_alone_shows_that_no_other_one_stands_still(
+    database: Conninfo, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_file, "BUSY_SECONDS", 1.0)
+    with postgres.opened(database) as other:
+        other.run(f"BEGIN; SELECT pg_advisory_xact_lock_shared({APPLICATION_ID})")
+        with pytest.raises(Busy), store.write():
+            pass
+        with store.write(alone=False):
+            pass
+        began = time.monotonic()
+        with pytest.raises(Busy), store.write():
+            pass
+        assert time.monotonic() - began < 0.5
+        other.run("ROLLBACK")
+
+    with store.write() as tx:
+        tx.audit(SYSTEM, "tried")
+
+
 def test_the_members_that_a_group_gets_at_once_are_counted_at_once(database: Conninfo, store: Store) -> None:
     with store.write() as tx:
         ids = tx.add_users([Newcomer(f"{n}@example.org", f"{n}") for n in range(50)])
@@ -256,6 +277,14 @@ def test_a_connection_that_the_server_ended_is_made_anew(database: Conninfo, sto
 
     with store.glance() as tx:
         assert tx.user(1) is None
+
+
+def test_a_connection_that_another_thread_found_to_be_lost_is_called_so(store: Store) -> None:
+    with pytest.raises(ServerAway, match=" is away: the connection was lost$"), store.locks() as locks:
+        store._lost = time.monotonic()
+        with store.glance() as tx:  # by a connection that was made anew
+            assert tx.user(1) is None
+        locks.take(7)
 
 
 def test_the_connection_of_a_thread_that_ended_is_closed(database: Conninfo, store: Store) -> None:

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
+from support import postgres
 from support.accounts import open_session, stored_sessions
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.daemons import wait_for
 
 from usersctl.errors import Forbidden, LockedDown, Unauthenticated
 from usersctl.service import Service
@@ -20,8 +22,13 @@ THREADS = 8
 
 
 @pytest.fixture
-def service(make_service: Callable[..., Service], postgres_database: Callable[..., Conninfo]) -> Service:
-    return make_service(database=postgres_database())
+def database(postgres_database: Callable[..., Conninfo]) -> Conninfo:
+    return postgres_database()
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service], database: Conninfo) -> Service:
+    return make_service(database=database)
 
 
 @pytest.fixture
@@ -60,6 +67,29 @@ def test_a_sign_in_does_not_wait_until_another_one_is_counted(service: Service) 
 
         with first.read() as tx:
             assert [counts.sign_ins for counts in tx.daily_counts(tx.day, tx.day).values()] == [2]
+
+
+def test_two_right_passwords_at_once_take_back_both_counts_and_leave_no_row(
+    database: Conninfo, service: Service
+) -> None:
+    """As of two sign-ins that go on to wait for their second factor."""
+    ada = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    key = f"user:{ada.id}"
+    with service.store.write() as tx:
+        for _ in range(2):
+            tx.count_failure(key, ada.id)
+    with closing(open_store(database)) as other, ThreadPoolExecutor(1) as pool:
+
+        def take_back() -> None:
+            with other.write(alone=False) as tx:
+                tx.uncount_failure(key)
+
+        with service.store.write(alone=False) as tx:
+            tx.uncount_failure(key)
+            second = pool.submit(take_back)
+            wait_for(lambda: postgres.waits_for_a_row(database))
+        second.result(10)
+    assert not service.throttle.unlock(ada, by=OPERATOR)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from support.faults import LONG
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.errors import Busy
-from usersctl.models import Session, User
+from usersctl.models import Client, Session, User
 from usersctl.service import Service, build
 from usersctl.session_uses import SessionUses
 from usersctl.sessions import Opened
@@ -243,6 +243,19 @@ def test_an_earlier_use_of_another_process_takes_no_time_from_a_session(
     written = in_database(service)
     service.sessions.uses.write()
     assert in_database(service) == written
+
+
+def test_the_last_client_of_an_api_token_is_that_of_its_last_use_whichever_process_writes_first(
+    service: Service, beside: Service, ada: User, clock: FakeClock
+) -> None:
+    made = service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=OPERATOR)
+    service.sessions.check(made.token, caller=Client("192.0.2.1", "first"))
+    clock.move(seconds=1)
+    beside.sessions.check(made.token, caller=Client("192.0.2.2", "second"))
+    beside.sessions.uses.write()
+    service.sessions.uses.write()
+    token = in_database(service)
+    assert (token.last_used_at, token.ip, token.user_agent) == (stamp(clock()), "192.0.2.2", "second")
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -262,6 +263,23 @@ def test_a_check_is_counted_before_it_is_made(service: Service, add: Callable[..
     assert failures(service, user) == 0
 
 
+@pytest.mark.parametrize(("behind", "refusal", "locked"), [(10, TooMany, 1), (11, Unauthenticated, 0)])
+def test_an_account_waits_also_at_a_daemon_whose_clock_is_behind(
+    service: Service,
+    add: Callable[..., User],
+    clock: FakeClock,
+    behind: int,
+    refusal: type[Exception],
+    locked: int,
+) -> None:
+    add()
+    for _ in range(10):
+        guess(service)
+    clock.move(seconds=-behind)
+    assert len(service.accounts.page(UserFilter(state="locked")).users) == locked
+    assert isinstance(guess(service), refusal)
+
+
 def test_a_clock_that_is_set_back_leaves_no_account_in_the_list_of_locked_ones(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
@@ -400,6 +418,27 @@ def test_threads_count_every_event(clock: FakeClock) -> None:
     with pytest.raises(TooMany):
         throttle.check("192.0.2.1")
     assert throttle._windows["192.0.2.1"][1] == 800
+
+
+def test_a_thread_that_learns_late_of_other_processes_forgets_no_event(clock: FakeClock) -> None:
+    numbers, first_counted, second_learnt = count(1), threading.Event(), threading.Event()
+
+    def together(_network: str, _window: timedelta) -> tuple[datetime, int]:
+        number = next(numbers)
+        if number == 1:
+            first_counted.set()
+            assert second_learnt.wait(10)
+        return clock(), number
+
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=together)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(throttle.count, "192.0.2.1")
+        assert first_counted.wait(10)
+        throttle.count("192.0.2.1")
+        second_learnt.set()
+        first.result(10)
+    with pytest.raises(TooMany):
+        throttle.check("192.0.2.1")
 
 
 @pytest.mark.parametrize("engine", ["file", "server"])

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from ipaddress import ip_network
 
 import pytest
@@ -12,7 +13,7 @@ from support.fakes import FakeClock
 from support.second_factors import enrol
 from support.web import Reply, Site
 
-from usersctl.errors import Unauthenticated
+from usersctl.errors import TooMany, Unauthenticated
 from usersctl.service import Service
 from usersd import rate_limits
 from usersd.rate_limits import RateLimits
@@ -222,6 +223,33 @@ def test_several_processes_count_a_client_together(
     sites[0].service.cleaner.run(by=OPERATOR)
     with sites[0].service.store.read() as tx:
         assert tx._run("SELECT client FROM client_counts").fetchall() == []
+
+
+@pytest.mark.parametrize("engine", ["file", "server"])
+def test_several_processes_let_no_request_too_many_pass_however_many_come_at_once(
+    engine: str,
+    make_service: Callable[..., Service],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rate_limits, "PATIENCE", 10.0)
+    changes = (
+        {"processes": 3} if engine == "file" else {"database": request.getfixturevalue("postgres_database")()}
+    )
+    processes = [RateLimits(make_service(forgots_per_minute=30, **changes)) for _ in range(3)]
+    barrier = threading.Barrier(12)
+
+    def ask(number: int) -> int:
+        barrier.wait(20)
+        passed = 0
+        for _ in range(20):
+            with suppress(TooMany):
+                processes[number % 3].check(Limit.FORGOTS, "192.0.2.1")
+                passed += 1
+        return passed
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(ask, range(12))) == 30
 
 
 @pytest.mark.parametrize("schedule", [None, "0 3 * * *"])

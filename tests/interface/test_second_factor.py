@@ -471,6 +471,15 @@ def test_a_remembered_device_is_not_asked_for_thirty_days(
     assert site.client().login(ADA, PASSWORD).status == 401
 
 
+@pytest.mark.parametrize(("behind", "status"), [(10, 200), (11, 401)])
+def test_a_remembered_device_is_not_asked_at_a_daemon_whose_clock_is_behind(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock, behind: int, status: int
+) -> None:
+    client = remembered(site, ada[1])
+    clock.move(seconds=-behind)
+    assert client.login(ADA, PASSWORD).status == status
+
+
 def test_a_device_is_remembered_only_on_request_and_only_after_a_factor(
     site: Site, ada: tuple[Client, Phone]
 ) -> None:
@@ -508,7 +517,7 @@ def test_the_cookie_of_a_device_may_hold_the_longest_entries_of_five_accounts(se
     assert DEVICE_PATTERN.fullmatch(cookies[0])
 
 
-@pytest.mark.parametrize(
+ENDS_OF_REMEMBERED = pytest.mark.parametrize(
     "end",
     [
         lambda client: client.post("/api/users/me/sessions/end-others"),
@@ -524,6 +533,9 @@ def test_the_cookie_of_a_device_may_hold_the_longest_entries_of_five_accounts(se
     ],
     ids=["all sessions ended", "factors changed", "password changed"],
 )
+
+
+@ENDS_OF_REMEMBERED
 def test_what_ends_remembered_devices(
     site: Site, ada: tuple[Client, Phone], clock: FakeClock, end: Callable[[Client], Any]
 ) -> None:
@@ -541,6 +553,31 @@ def test_a_lockdown_ends_remembered_devices(site: Site, ada: tuple[Client, Phone
     clock.move(seconds=1)
     site.service.lockdown.start(None, by=OPERATOR)
     site.service.lockdown.stop(by=OPERATOR)
+    assert client.login(ADA, PASSWORD).message == "Second factor required"
+
+
+@ENDS_OF_REMEMBERED
+def test_a_daemon_whose_clock_is_behind_ends_remembered_devices(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock, end: Callable[[Client], Any]
+) -> None:
+    owner = site.client()
+    assert owner.login(ADA, PASSWORD, code=ada[1].next_code()).status == 200
+    client = remembered(site, ada[1])
+    clock.move(seconds=-10)
+    assert end(owner).status == 200
+    clock.move(seconds=10)
+    replies = [client.login(ADA, password) for password in (PASSWORD, "another battery")]
+    assert 200 not in [reply.status for reply in replies]
+
+
+def test_a_lockdown_ends_remembered_devices_also_by_a_clock_that_is_behind(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client = remembered(site, ada[1])
+    clock.move(seconds=-10)
+    site.service.lockdown.start(None, by=OPERATOR)
+    site.service.lockdown.stop(by=OPERATOR)
+    clock.move(seconds=10)
     assert client.login(ADA, PASSWORD).message == "Second factor required"
 
 

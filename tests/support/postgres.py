@@ -252,5 +252,11 @@ def count_connections(database: Conninfo) -> int:
     return int(count)
 
 
+def waits_for_a_row(database: Conninfo) -> bool:
+    """Whether a transaction waits until another one ends, which has changed the same row."""
+    ((count,),) = run(f"SELECT count(*) {_of_connections(database)} AND wait_event = 'transactionid'")
+    return bool(count)
+
+
 def _of_connections(database: Conninfo) -> str:
     return f"FROM pg_stat_activity WHERE datname = '{name_of(database)}'"

@@ -43,10 +43,10 @@ _USE = (
     f" expires_at = CASE WHEN moved = 0 OR ({_LATER} AND expires_at > expires) THEN expires_at ELSE expires END"
     " FROM noted, moment WHERE id = session AND created_at = since"
 )
-# An API token has no sign-in: it shows which client used it last.
+# An API token has no sign-in: it shows which client used it last. After _USE, which leaves a later use of another process.
 _CLIENTS = (
-    "WITH noted (session, since, address, agent) AS (VALUES {}) UPDATE auth_tokens SET ip = address, user_agent = agent"
-    " FROM noted WHERE id = session AND created_at = since"
+    "WITH noted (session, since, used, address, agent) AS (VALUES {}) UPDATE auth_tokens SET ip = address, user_agent = agent"
+    " FROM noted WHERE id = session AND created_at = since AND last_used_at = used"
 )
 _DAY = "substr(expires_at, 1, 10)"  # as the index has it
 
@@ -101,9 +101,9 @@ class AuthTokens(Statements):
             values = [
                 value
                 for token in tokens
-                for value in (token.id, token.created_at, token.ip, token.user_agent)
+                for value in (token.id, token.created_at, token.last_used_at, token.ip, token.user_agent)
             ]
-            self._run(_CLIENTS.format(", ".join(["(?, ?, ?, ?)"] * len(tokens))), values)
+            self._run(_CLIENTS.format(", ".join(["(?, ?, ?, ?, ?)"] * len(tokens))), values)
 
     def live_tokens_of(self, user_id: int) -> Iterator[Session]:
         """Those that have not expired."""

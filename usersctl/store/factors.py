@@ -6,6 +6,7 @@ from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import Passkey, PendingSignIn, TotpSecret
+from usersctl.store.one_time_tokens import NONE_REMEMBERED
 from usersctl.store.statements import Statements, places
 
 _TOTP = ", ".join(TotpSecret._fields)
@@ -166,11 +167,13 @@ class Factors(Statements):
     def note_factors_changed(self, user_id: int) -> None:
         """Devices that were remembered before ask for the second factor again."""
         self._run("UPDATE users SET factors_since = ? WHERE id = ?", (self.now_text, user_id))
+        self._run(f"{NONE_REMEMBERED} AND user_id = ?", (user_id,))
 
     def forget_remembered(self) -> None:
         """The devices of all users ask for the second factor again."""
         holders = "SELECT user_id FROM totp_secrets UNION SELECT user_id FROM passkeys"
         self._run(f"UPDATE users SET factors_since = ? WHERE id IN ({holders})", (self.now_text,))
+        self._run(NONE_REMEMBERED)
 
     # --- sign-ins that wait for their second factor ---
 

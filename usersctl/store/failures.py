@@ -29,8 +29,9 @@ class LoginFailures(Statements):
         )
 
     def uncount_failure(self, account: str) -> None:
-        self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 1", (account,))
+        # In this order, because of two sign-ins at once on a server the second one waits at the first statement.
         self._run("UPDATE login_failures SET failures = failures - 1 WHERE account = ?", (account,))
+        self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 0", (account,))
 
     def failures_but(self, account: str, user_id: int | None) -> int:
         """The sum of all other counters of the user."""
@@ -88,12 +89,12 @@ def locked(locks: LockRules | None) -> tuple[str, dict[str, Any]]:
     values: dict[str, Any] = {
         "of_strangers": locks.of_strangers,
         "of_known": locks.of_known,
-        "now": locks.now,
+        "latest": locks.latest,
     }
     conditions = ["failures >= :of_strangers"]
     for n, (failures, since) in enumerate(locks.delays):
         conditions.append(
-            f"(failures >= :delay{n} AND last_failed_at > :since{n} AND last_failed_at <= :now)"
+            f"(failures >= :delay{n} AND last_failed_at > :since{n} AND last_failed_at <= :latest)"
         )
         values |= {f"delay{n}": failures, f"since{n}": since}
     values["least"] = min(locks.of_strangers, *(failures for failures, _ in locks.delays))

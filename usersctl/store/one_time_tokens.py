@@ -8,6 +8,9 @@ from usersctl.clock import stamp
 from usersctl.models import OneTimeToken, Purpose
 from usersctl.store.statements import Statements, given_ids
 
+# The times in `users` would not end a device that was remembered by a clock that is ahead.
+NONE_REMEMBERED = "DELETE FROM one_time_tokens WHERE purpose = 'remembered'"
+
 _USABLE = "token_hash = ? AND purpose = ? AND expires_at > ?"
 
 

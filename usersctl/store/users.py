@@ -10,6 +10,7 @@ from usersctl.clock import stamp
 from usersctl.errors import NotFound, Taken
 from usersctl.folding import folded, folded_address, with_folded
 from usersctl.models import Claim, Credentials, Newcomer, User
+from usersctl.store.one_time_tokens import NONE_REMEMBERED
 from usersctl.store.statements import Statements, given_ids, places
 
 USER = (
@@ -152,8 +153,9 @@ class Users(Statements):
         return str(max(self._first(tuple, statement, (user_id,)) or ("",)))
 
     def forget_devices(self, *user_ids: int) -> None:
-        statement = f"UPDATE users SET devices_since = :now WHERE id IN ({self.AMONG})"
-        self._run(statement, {"now": self.now_text, **given_ids(user_ids)})
+        among, ids = f"IN ({self.AMONG})", given_ids(user_ids)
+        self._run(f"UPDATE users SET devices_since = :now WHERE id {among}", {"now": self.now_text, **ids})
+        self._run(f"{NONE_REMEMBERED} AND user_id {among}", ids)
 
     def renew_hash(self, user_id: int, password_hash: str) -> None:
         """Another hash of the same password, which is no change of the account."""

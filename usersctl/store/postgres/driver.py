@@ -346,7 +346,9 @@ def _look_up(host: str) -> None:
 
 
 def _first_line(pg: PGconn) -> str:
-    """Of the last problem; the others give advice."""
+    """Of the last problem; the others give advice. Empty if this process has closed the connection."""
+    if pg.pgconn_ptr is None:
+        return ""
     return pg.error_message.decode("utf-8", "replace").strip().partition("\n")[0]
 
 

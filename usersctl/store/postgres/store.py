@@ -194,7 +194,8 @@ class PostgresStore(Store):
         except Busy as error:
             self._held |= waits_fully and isinstance(error.__cause__, ServerError)
             raise
-        self._held = False
+        if alone:  # others that share the lock come in beside one that stands still
+            self._held = False
 
     @contextmanager
     def _transaction(self, connection: Connection, begin: str, *, commit: bool = True) -> Iterator[None]:
