@@ -90,7 +90,7 @@ class Connection:
         self._prepared: dict[bytes, bytes] = {}  # the name of each statement
         self._reader = Transformer(_Adaption())
         self._streams = 0
-        self._listens = False
+        self._listens = self._is_closed = False
         self.silence = SILENCE
         self.since = time.monotonic()
 
@@ -249,7 +249,8 @@ class Connection:
 
     def _error(self, result: PGresult | None) -> ServerError | Away:
         if result is None or self._pg.status != pq.ConnStatus.OK:
-            return Away(_first_line(self._pg) or "the connection was lost")
+            problem = "" if self._is_closed else _first_line(self._pg)
+            return Away(problem or "the connection was lost")
         state, message = pq.DiagnosticField.SQLSTATE, pq.DiagnosticField.MESSAGE_PRIMARY
         words = [(result.error_field(field) or b"").decode("utf-8", "replace") for field in (state, message)]
         return ServerError(*words)
@@ -260,6 +261,7 @@ class Connection:
         return self._pg.backend_pid
 
     def close(self) -> None:
+        self._is_closed = True
         self._pg.finish()
 
 
