@@ -68,7 +68,9 @@ def delete_each(
     """Deletes the accounts that `due` names, a few in each transaction; returns how many. `due` gets how many it may name at
     most, and how many of the first ones to pass over. An account to which other data belongs keeps no other one: its error
     comes last."""
-    deleted, at_most, kept, refused = 0, AT_ONCE, 0, None
+    deleted, at_most, kept = 0, AT_ONCE, 0
+    some: list[User] = []
+    refused: Referred | None = None
     while _is_any(store, due, kept):
         try:
             with store.write() as tx:
@@ -77,9 +79,10 @@ def delete_each(
                 delete(tx, some)
             deleted += len(some)
             store.checkpoint()
-        except Referred as error:
-            kept += at_most == 1
-            at_most, refused = 1, error
+        except Referred:
+            if at_most == 1:
+                kept, refused = kept + 1, Referred(some[0].email)
+            at_most = 1
     if refused is not None:
         raise refused
     return deleted

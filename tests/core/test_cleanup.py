@@ -362,8 +362,9 @@ def test_an_account_that_cannot_be_deleted_keeps_a_cleanup_from_nothing_else(
             tx.change_user(user.id, active=False, delete_at=tx.now_text)
     refer(ada, others[1])
     clock.move(seconds=1)
-    with pytest.raises(Referred):
+    with pytest.raises(Referred) as refused:
         service.cleaner.run(by=OPERATOR)
+    assert refused.value.in_full.endswith("account: 'cy@example.com'")
     assert query(service, "SELECT email FROM users ORDER BY id") == [(ADA,), ("cy@example.com",)]
     assert query(service, "SELECT count(*) FROM outbox") == [(0,)]
 
@@ -385,7 +386,8 @@ def test_a_registration_that_cannot_be_removed_keeps_a_cleanup_from_nothing_else
     with service.store.write() as tx:
         tx.change_user(ada.id, active=False, delete_at=tx.now_text)
     clock.move(seconds=1)
-    with pytest.raises(Referred):
+    with pytest.raises(Referred) as refused:
         service.cleaner.run(by=OPERATOR)
+    assert refused.value.in_full.endswith("account: 'eve@example.com'")
     assert query(service, "SELECT email FROM users") == [("eve@example.com",)]
     assert list(folder.iterdir()) == []
