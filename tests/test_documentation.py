@@ -104,6 +104,21 @@ def test_the_page_of_the_command_has_the_codes_of_errors_with_their_exit_codes()
     assert others == {"bug", "usage", "io", "undeliverable", "not_ready", "interrupted"}
 
 
+def test_the_page_of_the_command_names_each_command_that_can_fail_partly() -> None:
+    (stated,) = re.findall(
+        r"^- `7` .*?(?=^- )", section("docs/command.md", "Read the exit code"), re.DOTALL | re.MULTILINE
+    )
+    (*_, commands) = section("docs/reference/commands.md", "Commands").partition("## Accounts")
+    can_fail = {
+        name
+        for name, text in re.findall(
+            r"^### usersctl (.+?)\n(.*?)(?=^##|\Z)", commands, re.DOTALL | re.MULTILINE
+        )
+        if re.search(r"exit code (is (then )?)?7\b", text, re.IGNORECASE)
+    }
+    assert can_fail == set(re.findall(r"`([a-z -]+)`", stated))
+
+
 # --- the command ---
 
 

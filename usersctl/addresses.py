@@ -163,15 +163,6 @@ def expire_claims(tx: Transaction, emails: EmailQueue, at_most: int) -> int:
     return len(expired)
 
 
-def remove_old_registrations(tx: Transaction, age: timedelta, at_most: int) -> int:
-    if not age:
-        return 0
-    old = tx.unconfirmed_since(stamp(tx.now - age), at_most)
-    for user in old:
-        remove_registration(tx, user, by=SYSTEM)
-    return len(old)
-
-
 # --- an operator's change, and the owner's "this wasn't me" ---
 
 

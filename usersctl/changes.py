@@ -1,6 +1,6 @@
 """Changes of accounts by an admin, one by its page or many by a file; and deletions, also of accounts that are due."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from usersctl.credentials import shut_out
@@ -72,25 +72,45 @@ def delete_users(tx: Transaction, users: Collection[User], *, by: Actor, **detai
         tx.audit(by, "delete", user, **details)
 
 
-def delete_due(store: Store, by: Actor) -> int:
-    """Accounts whose owners deleted them, when the time to undo that is over; returns how many. In a lockdown, in which no
-    owner could undo it, they wait. An account to which other data belongs keeps no other one: its error comes last."""
-    deleted, at_most, kept, refused = 0, AT_ONCE, 0, None
-    while _is_due(store, after=kept):
+def delete_each(
+    store: Store,
+    by: Actor,
+    due: Callable[[Transaction, int, int], list[User]],
+    delete: Callable[[Transaction, list[User]], object],
+) -> int:
+    """Deletes the accounts that `due` names, a few in each transaction; returns how many. `due` gets how many it may name at
+    most, and how many of the first ones to pass over. An account to which other data belongs keeps no other one: its error
+    comes last."""
+    deleted, at_most, kept = 0, AT_ONCE, 0
+    some: list[User] = []
+    refused: Referred | None = None
+    while _is_any(store, due, kept):
         try:
             with store.write() as tx:
                 admit(tx, by)
-                due = [] if tx.lockdown() is not None else tx.users_to_delete(at_most, after=kept)
-                delete_users(tx, due, by=by, requested=True)
-            deleted += len(due)
-        except Referred as error:
-            kept += at_most == 1
-            at_most, refused = 1, error
+                some = due(tx, at_most, kept)
+                delete(tx, some)
+            deleted += len(some)
+            store.checkpoint()
+        except Referred:
+            if at_most == 1:
+                kept, refused = kept + 1, Referred(some[0].email)
+            at_most = 1
     if refused is not None:
         raise refused
     return deleted
 
 
-def _is_due(store: Store, *, after: int) -> bool:
+def _is_any(store: Store, due: Callable[[Transaction, int, int], list[User]], kept: int) -> bool:
     with store.glance() as tx:
-        return tx.lockdown() is None and bool(tx.users_to_delete(1, after=after))
+        return bool(due(tx, 1, kept))
+
+
+def delete_due(store: Store, by: Actor) -> int:
+    """Accounts whose owners deleted them, when the time to undo that is over; returns how many. In a lockdown, in which no
+    owner could undo it, they wait."""
+
+    def due(tx: Transaction, at_most: int, kept: int) -> list[User]:
+        return [] if tx.lockdown() is not None else tx.users_to_delete(at_most, after=kept)
+
+    return delete_each(store, by, due, lambda tx, users: delete_users(tx, users, by=by, requested=True))

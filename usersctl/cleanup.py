@@ -8,15 +8,15 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from usersctl.addresses import expire_claims, remove_old_registrations
-from usersctl.changes import delete_due
+from usersctl.addresses import expire_claims, remove_registration
+from usersctl.changes import delete_due, delete_each
 from usersctl.clock import stamp
 from usersctl.config import Settings
-from usersctl.errors import UsersError
+from usersctl.errors import Referred, UsersError
 from usersctl.events import TRIED_FOR
 from usersctl.mail.folder import mail_folder, remove_emails
 from usersctl.mail.kinds import EmailQueue
-from usersctl.models import Actor, Cleanup
+from usersctl.models import SYSTEM, Actor, Cleanup, User
 from usersctl.named import NamedTuple
 from usersctl.permissions import admit
 from usersctl.store.slots import CLEANUP_TASK
@@ -92,17 +92,38 @@ class Cleaner(NamedTuple):
                 for delete in uncounted:
                     for _ in self._in_batches(by, delete):
                         pass
+                remove_emails(mail_folder(self.settings), kept_since)
                 # At the end, because tables of others may refer to an account, which is refused then.
-                age = self.settings.unconfirmed_expiration
-                old = max(self._in_batches(by, lambda tx, some: remove_old_registrations(tx, age, some)))
-                done = done._replace(accounts=old + delete_due(self.store, by))
+                done = done._replace(accounts=self._delete_accounts(by))
         except BaseException:
             if done.expired or done.no_expiration:
                 with suppress(UsersError):  # the first error counts
                     self._record(done, by, is_whole=False)
             raise
-        remove_emails(mail_folder(self.settings), kept_since)
         return self._record(done, by, slot=slot)
+
+    def _delete_accounts(self, by: Actor) -> int:
+        """Registrations that nobody confirmed, and accounts whose owners deleted them."""
+        try:
+            removed = self._remove_old_registrations(by)
+        except Referred:  # one of them keeps no account of the others
+            delete_due(self.store, by)
+            raise
+        return removed + delete_due(self.store, by)
+
+    def _remove_old_registrations(self, by: Actor) -> int:
+        age = self.settings.unconfirmed_expiration
+        if not age:
+            return 0
+
+        def due(tx: Transaction, at_most: int, kept: int) -> list[User]:
+            return tx.unconfirmed_since(stamp(tx.now - age), at_most, after=kept)
+
+        def remove(tx: Transaction, users: list[User]) -> None:
+            for user in users:
+                remove_registration(tx, user, by=SYSTEM)
+
+        return delete_each(self.store, by, due, remove)
 
     def _remove_expired_tokens(self, by: Actor, before: str) -> Iterator[int]:
         """Yields after each transaction how many were removed so far.

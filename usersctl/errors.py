@@ -57,14 +57,18 @@ class LastAdmin(Invalid):
 
 
 class Referred(Invalid):
-    """A table that another application keeps in the database refers to an account, and not to be deleted along with it."""
+    """A table that another application keeps in the database refers to an account, and not to be deleted along with it.
+
+    `email`: of the account, where nobody named it.
+    """
 
     code = "referred"
 
-    def __init__(self) -> None:
+    def __init__(self, email: str | None = None) -> None:
         super().__init__(
             "Other data still belongs to this account",
             hint="delete first the rows of other tables of the database that refer to it, or deactivate it",
+            value=email,
         )
 
 

@@ -91,7 +91,7 @@ def refuse_unknown(tx: Transaction, action: str) -> None:
 
     nearest = get_close_matches(action, actions, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else None
-    raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint)
+    raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint, value=action)
 
 
 def _user_id(name: str, tx: Transaction, text: str) -> int:

@@ -236,6 +236,20 @@ def test_a_former_address_is_reserved_for_the_week_of_the_notice(site: OAuthSite
     assert registers(site, "ada@example.com").status == 200
 
 
+def test_a_later_notice_keeps_the_former_address_for_the_week_of_its_own_link(
+    site: OAuthSite, clock: FakeClock
+) -> None:
+    add(site)
+    moves(site, sign_in(site, "ada@example.com"), "thief@example.com")
+    clock.move(days=5)
+    enrol(sign_in(site, "thief@example.com"), clock)
+    notice = links(site, "ada@example.com", "/not-me")[-1]
+    clock.move(days=6)
+    assert registers(site, "ada@example.com").status == 400
+    assert not_me(site, notice).status == 200
+    assert forgets(site, "ada@example.com")
+
+
 def test_a_thief_who_moves_on_cannot_end_the_owners_way_back(site: OAuthSite) -> None:
     add(site)
     thief = sign_in(site, "ada@example.com")

@@ -12,7 +12,7 @@ from support.oauth_site import HOSTILE, IDENTITIES, Browser, MakeOAuthSite, OAut
 from support.postbox import last_link, sent
 from support.web import Reply
 
-from usersctl.models import SYSTEM
+from usersctl.models import SYSTEM, Actor
 from usersctl.service import Service
 
 
@@ -56,6 +56,16 @@ def test_an_account_that_is_another_users_is_not_linked(site: OAuthSite) -> None
         assert reply.header("Location") == "/account?error=oauth_failed"
         assert "belongs to another user" in browser.client.get("/account?error=oauth_failed").body.decode()
     assert browser.client.get(IDENTITIES).json == {"identities": []}
+
+
+def test_a_registration_of_a_stranger_keeps_no_provider_account_from_its_person(site: OAuthSite) -> None:
+    person = site.others["evil"].people["1002"]
+    site.service.registration.register(person.email, "Stranger", PASSWORD, by=Actor("anonymous"))
+    ada = site.proven()
+    browser = site.browser()
+    browser.client.login(ada.email, PASSWORD)
+    linked(browser, "evil", "1002")
+    assert link_of(site.service, ada.id, "evil") is not None
 
 
 def test_a_link_needs_a_fresh_proof_of_identity(site: OAuthSite, clock: FakeClock) -> None:

@@ -138,6 +138,7 @@ def test_an_invalid_address_is_refused(usersctl: Command, email: str) -> None:
         (["mail", "test", "\u202eevil"], r"Invalid email format: '\u202eevil'"),
         (["token", "create", "1", "--expires", "soon"], "'soon' is not a duration"),
         (["audit", "--since", "soon"], "'soon' is neither a duration nor a date"),
+        (["audit", "--action", "kick"], "withdraw-invitation: 'kick'"),
         (["audit", "verify", "--expect", "abc"], "as `usersctl audit verify` prints it: 'abc'"),
         (["list", "--limit", "ten"], "'ten' is not a whole number"),
     ],

@@ -196,6 +196,25 @@ def test_a_cleanup_carries_its_pages_into_the_database_itself(service: Service, 
     assert carried == in_log < 20
 
 
+def test_a_cleanup_carries_the_pages_of_deleted_accounts_as_well(
+    service: Service, add: Callable[..., User], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = [add(f"user{number}") for number in range(45)]
+    with service.store.write() as tx:
+        for user in users:
+            tx.change_user(user.id, active=False, delete_at=tx.now_text)
+    clock.move(seconds=1)
+    left: list[int] = []
+    monkeypatch.setattr(service.store, "checkpoint", lambda: left.append(accounts(service)))
+    service.cleaner.run(by=OPERATOR)
+    assert left == [25, 5, 0]
+
+
+def accounts(service: Service) -> int:
+    count: int = query(service, "SELECT count(*) FROM users")[0][0]
+    return count
+
+
 @pytest.mark.sqlite  # the log of a file
 def test_a_cleanup_lets_the_log_begin_anew_only_if_it_is_long(service: Service) -> None:
     """That copies what others wrote meanwhile, too, for which it waits for the disk once more."""
@@ -319,8 +338,21 @@ def test_a_cleanup_succeeds_without_a_folder_of_emails(service: Service) -> None
     assert service.cleaner.run(by=OPERATOR) == Cleanup(0, 0, False)
 
 
+@pytest.fixture
+def refer(service: Service) -> Callable[..., None]:
+    """Lets a table of another application refer to accounts."""
+
+    def refer(*users: User) -> None:
+        with service.store.write() as tx:
+            tx._run("CREATE TABLE posts (author INTEGER NOT NULL REFERENCES users (id))", ())
+            for user in users:
+                tx._run("INSERT INTO posts VALUES (?)", (user.id,))
+
+    return refer
+
+
 def test_an_account_that_cannot_be_deleted_keeps_a_cleanup_from_nothing_else(
-    service: Service, add: Callable[..., User], clock: FakeClock
+    service: Service, add: Callable[..., User], clock: FakeClock, refer: Callable[..., None]
 ) -> None:
     ada, others = add("ada"), [add(name) for name in ("bob", "cy", "dan")]
     service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
@@ -328,11 +360,34 @@ def test_an_account_that_cannot_be_deleted_keeps_a_cleanup_from_nothing_else(
     with service.store.write() as tx:
         for user in (ada, *others):
             tx.change_user(user.id, active=False, delete_at=tx.now_text)
-        tx._run("CREATE TABLE posts (author INTEGER NOT NULL REFERENCES users (id))", ())
-        for user in (ada, others[1]):
-            tx._run("INSERT INTO posts VALUES (?)", (user.id,))
+    refer(ada, others[1])
     clock.move(seconds=1)
-    with pytest.raises(Referred):
+    with pytest.raises(Referred) as refused:
         service.cleaner.run(by=OPERATOR)
+    assert refused.value.in_full.endswith("account: 'cy@example.com'")
     assert query(service, "SELECT email FROM users ORDER BY id") == [(ADA,), ("cy@example.com",)]
     assert query(service, "SELECT count(*) FROM outbox") == [(0,)]
+
+
+def test_a_registration_that_cannot_be_removed_keeps_a_cleanup_from_nothing_else(
+    service: Service, ada: User, clock: FakeClock, refer: Callable[..., None]
+) -> None:
+    eve, *_ = (
+        service.registration.register(f"{name}@example.com", name, PASSWORD, by=OPERATOR)
+        for name in ("eve", "mallory", "trent")
+    )
+    refer(eve)
+    folder = mail_folder(service.settings)
+    folder.mkdir()
+    (folder / "1.eml").write_text("")
+    old = (clock() - timedelta(days=8)).timestamp()
+    os.utime(folder / "1.eml", (old, old))
+    clock.move(days=40)
+    with service.store.write() as tx:
+        tx.change_user(ada.id, active=False, delete_at=tx.now_text)
+    clock.move(seconds=1)
+    with pytest.raises(Referred) as refused:
+        service.cleaner.run(by=OPERATOR)
+    assert refused.value.in_full.endswith("account: 'eve@example.com'")
+    assert query(service, "SELECT email FROM users") == [("eve@example.com",)]
+    assert list(folder.iterdir()) == []

@@ -448,6 +448,14 @@ def test_groups_are_exactly_those_of_the_file(service: Service) -> None:
     assert service.groups.get("a").members == 0
 
 
+def test_a_plan_shows_who_leaves_a_group_that_pruning_deletes(service: Service) -> None:
+    apply(service, people({"email": ADA, "groups": ["a", "b"]}, groups=("a", "b")))
+    ada, group = apply(service, people(ADA, groups=("a",)), prune="delete")
+    assert ada.before is not None
+    assert ada.after == ada.before | {"groups": ["a"]} == world(service).users[ADA]
+    assert (group.action, group.key) == ("delete", "b")
+
+
 def test_a_group_that_does_not_exist_is_refused_with_its_line(service: Service) -> None:
     with pytest.raises(Broken) as refused:
         apply(service, 'name = "people"\n\n[[users]]\nemail = "ada@example.com"\ngroups = ["staff"]\n')
@@ -509,6 +517,14 @@ def test_an_account_without_a_way_in_is_invited_when_the_file_says_so_later(
     assert apply(service, file) == []
     service.invitations.withdraw([2], by=OPERATOR)
     assert apply(service, file) == []
+
+
+def test_an_invitation_that_waits_already_is_not_sent_again_by_the_file(service: Service) -> None:
+    apply(service, people(ADA))
+    list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
+    assert invitations(service, ADA) == 1
+    apply(service, people({"email": ADA, "invite": True}))
+    assert invitations(service, ADA) == 1
 
 
 def test_only_what_opens_a_session_is_a_way_into_an_account_of_the_file(

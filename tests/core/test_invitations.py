@@ -115,6 +115,7 @@ def test_a_name_is_also_required_after_an_admin_has_corrected_the_address(servic
 
 def test_a_name_like_the_address_is_a_name(service: Service) -> None:
     invite(service, name="ada")
+    invite(service, name=None)  # what the newer one leaves open stays
     assert accept(service, last_link(service)).user.name == "ada"
 
 
@@ -436,8 +437,8 @@ def test_nothing_is_accepted_in_a_lockdown(service: Service) -> None:
 # --- by the provider ---
 
 
-def by_provider(service: Service, email: str = ADA) -> User:
-    profile = Profile("1001", email, email_verified=True, name="Ada Lovelace", picture=None)
+def by_provider(service: Service, email: str = ADA, name: str = "Ada Lovelace") -> User:
+    profile = Profile("1001", email, email_verified=True, name=name, picture=None)
     return service.sign_ins[OAUTH].user_for(profile, then=lambda _tx, user: user, by=SYSTEM)
 
 
@@ -455,7 +456,7 @@ def test_a_sign_in_by_the_provider_accepts_the_invitation(make_service: Callable
 def test_the_provider_gives_a_nameless_invitation_its_name(make_service: Callable[..., Service]) -> None:
     service = make_service()
     invite(service, name=None)
-    assert by_provider(service).name == "Ada Lovelace"
+    assert by_provider(service, name=" Ada\tLovelace ").name == "Ada Lovelace"
 
 
 def test_an_expired_invitation_is_accepted_by_no_provider(
@@ -506,6 +507,25 @@ def test_active_accounts_without_a_password_are_invited_once(
     assert service.sessions.login(ADA, OWN)
     clock.move(days=8)
     assert [user.id for user in service.invitations.without_password()] == [elsewhere.id]
+
+
+def test_who_accepts_the_invitation_of_an_active_account_gets_it_alone(service: Service) -> None:
+    user = create_user(service, ADA, "Ada", None)
+    before = open_session(service, user)
+    with service.store.write() as tx:
+        tx.add_identities([Identity(user.id, OAUTH, "", "7", email="mallory@example.com")])
+    service.invitations.again([user.id], WEEK, by=OPERATOR)
+    link = last_link(service)
+    for _ in range(10):
+        with pytest.raises(Unauthenticated):
+            service.sessions.login(ADA, PASSWORD)
+    with pytest.raises(TooMany):
+        service.sessions.login(ADA, PASSWORD)
+    opened = accept(service, link)
+    assert service.sessions.check(before.token) is None
+    assert service.sessions.check(opened.token)
+    assert identities.link_of(service, user.id) is None
+    assert service.sessions.login(ADA, OWN).user.id == user.id
 
 
 def test_the_invitation_of_an_active_account_is_withdrawn_without_removing_it(service: Service) -> None:

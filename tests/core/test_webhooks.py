@@ -94,7 +94,9 @@ def test_every_event_has_an_action_that_tells_it_but_the_test() -> None:
         ("import-update", {"password": False}, ["user.updated"]),
         ("link", {"password_replaced": True}, ["user.updated", "session.revoked"]),
         ("link", {"password_replaced": False}, ["user.updated"]),
+        ("link", {"password_replaced": False, "ended": 1}, ["user.updated", "session.revoked"]),
         ("accept-invitation", {"through": "link"}, ["user.confirmed"]),
+        ("accept-invitation", {"was_active": True}, ["user.confirmed", "session.revoked"]),
         ("not-me", {"active": True}, ["user.updated", "session.revoked", "user.activated"]),
         ("from-the-future", {}, []),
     ],
@@ -330,6 +332,8 @@ def test_one_event_that_is_refused_for_hours_does_not_pause_the_others(
     receiver.answer = lambda event: Answer(400 if event.user == ada.id else 200)
     for _ in range(12 * 60):
         send_all(ops)
+        with told.store.read() as tx:
+            assert tx.webhook_state("ops").paused_until is None
         clock.move(seconds=15)
     assert len(receiver.asked) > 3
     people(told, "bob")
@@ -408,6 +412,27 @@ def test_retry_after_holds_up_all_events(
 def test_retry_after_is_seconds_or_a_date(header: str, seconds: int, clock: FakeClock) -> None:
     now = clock().replace(microsecond=0)
     assert wait_of(header, now) == timedelta(seconds=seconds)
+
+
+def test_an_event_that_was_on_its_way_does_not_shorten_a_pause(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
+) -> None:
+    def answer(event: Taken) -> Answer:
+        if event.user != ada.id:
+            return Answer(503, "3600")
+        ops.work()  # of another worker, and answered first
+        return Answer(500)
+
+    ada, _ = people(told, "ada", "bob")
+    receiver.answer = answer
+    assert ops.work() is not None
+    assert len(receiver.asked) == 2
+    receiver.answer = lambda _event: Answer(200)
+    people(told, "cy")
+    clock.move(seconds=3599)
+    assert send_all(ops) == []
+    clock.move(seconds=1)
+    assert send_all(ops) == ["200"] * 3
 
 
 def test_a_410_ends_it_until_an_operator_begins_it_again(

@@ -1,6 +1,7 @@
 """why: the gates in order, the first shut one, and the command that opens it."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.factors import add_authenticator_apps, add_factors, store_passkey
 from support.fakes import FakeClock
 from support.identities import link, provider_settings
+from support.postbox import send_all
 from support.tables import statements
 
 from usersctl.errors import UsersError
+from usersctl.invitations import guest
 from usersctl.models import OAUTH, Actor, Client, EmailState, User
 from usersctl.oauth.providers import Profile
 from usersctl.service import Service
@@ -138,6 +141,15 @@ def test_a_registered_user_has_to_confirm(service: Service, clock: FakeClock) ->
     assert letter.mend == f"usersctl activate {eve.id}"
     explanation = explained(service, eve, whitelist=("/register",))
     assert gate(explanation, "letter").mend == f"usersctl link confirm {eve.id}"
+
+
+def test_an_invited_user_has_to_accept_and_nothing_else(service: Service, clock: FakeClock) -> None:
+    (ada,) = service.invitations.invite([guest("ada@example.com")], timedelta(days=7), by=OPERATOR)
+    send_all(service)
+    assert [gate.cause for gate in explained(service, ada).findings] == [Cause.INVITED]
+    clock.move(days=7)
+    (expired,) = explained(service, ada).findings
+    assert (expired.cause, expired.mend) == (Cause.INVITATION_EXPIRED, f"usersctl invite resend {ada.id}")
 
 
 def test_a_throttled_user_has_to_wait(service: Service, add: Callable[..., User], clock: FakeClock) -> None:

@@ -1,6 +1,7 @@
 """A change of the own address: claimed, proven by link and password, taken back, and closed to API tokens."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 from support.addresses import (
@@ -20,13 +21,16 @@ from support.addresses import (
     subjects,
 )
 from support.commands import OPERATOR, PASSWORD
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.oauth_site import OAuthSite
 from support.postbox import Link, sent
 from support.web import Client, application, hosting
 
-from usersctl.models import Role
+from usersctl.errors import Forbidden
+from usersctl.models import Actor, Role
 from usersctl.service import Service
+from usersctl.store.transaction import Transaction
 from usersd.gate import Gate
 from usersd.server.connections import Hosted
 
@@ -119,6 +123,15 @@ def test_a_change_back_to_the_known_address_takes_the_claim_back(site: OAuthSite
     reply = claim(ada, "ada@example.com")
     assert (reply.status, reply.json["email"]) == (200, "ada@example.com")
     assert state(ada) == ("ada@example.com", None)
+
+
+def test_a_sign_in_by_a_provider_that_knows_the_claimed_address_leaves_the_owners_claim(
+    site: OAuthSite,
+) -> None:
+    ada = provider(site, "1001")
+    assert claim(ada.client, "new@example.com").status == 200
+    site.provider.people["1001"].email = "new@example.com"
+    assert state(provider(site, "1001").client) == ("ada@example.com", "new@example.com")
 
 
 def test_a_second_claim_replaces_the_first(site: OAuthSite) -> None:
@@ -245,6 +258,25 @@ def test_an_account_that_was_deactivated_proves_nothing(site: OAuthSite) -> None
     site.service.accounts.set_active([ada.id], active=True, by=OPERATOR)
     assert prove(site, link).status == 400
     assert state(sign_in(site, "ada@example.com")) == ("ada@example.com", None)
+
+
+def test_a_factor_that_is_removed_during_a_proof_does_not_spare_the_password(
+    site: OAuthSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = add(site)
+    assert claim(sign_in(site, "ada@example.com"), "new@example.com").status == 200
+    (link,) = links(site, "new@example.com", "/confirm-new-email")
+    add_authenticator_apps(site.service, ada.id)
+    write = site.service.store.write
+
+    def removed_first() -> AbstractContextManager[Transaction]:
+        with write() as tx:
+            tx.delete_totp(ada.id)
+        return write()
+
+    monkeypatch.setattr(site.service.store, "write", removed_first)
+    with pytest.raises(Forbidden):
+        site.service.claims.prove(link.token, link.email, "", by=Actor("anonymous", "192.0.2.1"))
 
 
 # --- API tokens ---

@@ -272,6 +272,15 @@ def test_the_link_that_confirms_a_deletion_works_for_an_hour(
     assert confirm(site, link).status == 400
 
 
+def test_no_link_deletes_an_account_in_a_lockdown(site: Site, grace: Client) -> None:
+    grace.delete(ME)
+    link = last_link(site.service)
+    site.service.lockdown.start(None, by=OPERATOR)
+    assert confirm(site, link).status == 503
+    site.service.lockdown.stop(by=OPERATOR)
+    assert confirm(site, link).status == 200
+
+
 def test_a_password_that_was_set_meanwhile_ends_the_link_that_confirms(site: Site, grace: Client) -> None:
     grace.delete(ME)
     link = last_link(site.service)

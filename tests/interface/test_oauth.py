@@ -625,6 +625,19 @@ def test_a_rejected_client_secret_is_reported_as_not_configured(make_oauth_site:
     assert browser.me() is None
 
 
+@pytest.mark.parametrize("error", ["unauthorized_client", "invalid_client"])
+def test_a_client_that_the_provider_refuses_at_its_consent_page_is_reported_as_not_configured(
+    open_site: OAuthSite, error: str
+) -> None:
+    browser = open_site.browser()
+    back = browser.cancel(browser.set_out()).replace("access_denied", error)
+    assert error_of(browser.callback(back)) == "oauth_not_configured"
+    assert browser.me() is None
+    assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
+        f"the provider says {error!r}"
+    ]
+
+
 # --- --dev ---
 
 

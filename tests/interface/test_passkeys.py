@@ -355,11 +355,33 @@ def test_the_last_way_into_an_account_is_not_removed(here: Site, ada: Person) ->
     assert ada.client.delete(f"{OWN}/1").json == {"success": True}
 
 
+def test_a_passkey_of_a_former_host_may_go_though_nothing_else_opens_the_account(
+    here: Site, ada: Person
+) -> None:
+    store_hash(here.service, here.service.accounts.get(1), UNUSABLE)
+    with here.service.store.write() as tx:
+        store_passkey(tx, 1, "old", rp_id="former.example")
+        tx.delete_passkey(1, 1)
+    assert ada.client.delete(f"{OWN}/2").json == {"success": True}
+
+
 def test_what_was_not_me_takes_the_passkey_back(here: Site, ada: Person) -> None:
     link = last_link(here.service, ADA)
     assert here.client().post("/api/users/not-me", {"token": link.token, "email": ADA}).status == 200
     assert use_passkey(here.client(), ada.device).message == "Unknown passkey"
     assert ada.client.get("/api/users/me").status == 401
+
+
+def test_what_was_not_me_ends_the_recovery_codes_with_the_last_factor(here: Site, clock: FakeClock) -> None:
+    client = here.signed_in(here.add())
+    enrol(client, clock)
+    clock.move(seconds=1)
+    add_passkey(client, Authenticator(ORIGIN))
+    link = last_link(here.service, ADA)
+    assert client.delete("/api/users/me/totp").status == 200
+    assert client.get(FACTORS).json["recoveryCodes"] == 10
+    assert here.client().post("/api/users/not-me", {"token": link.token, "email": ADA}).status == 200
+    assert here.service.factors.of(1)["recoveryCodes"] == 0
 
 
 # --- where there are none ---

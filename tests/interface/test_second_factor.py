@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.postbox import last_link, link_in, sent
 from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
@@ -86,6 +87,16 @@ def test_an_enrolment_ends_in_the_session_that_began_it(site: Site, clock: FakeC
     clock.move(minutes=10)
     one.post(CONFIRM, {"password": PASSWORD})
     assert one.post("/api/users/me/totp/confirm", {"code": phone.code()}).status == 400
+
+
+def test_an_enrolment_that_has_ended_does_not_set_the_app_up_again(ada: tuple[Client, Phone]) -> None:
+    client, phone = ada
+    assert client.delete("/api/users/me/totp").status == 200
+    again = client.post("/api/users/me/totp/confirm", {"code": phone.next_code()})
+    assert (again.status, again.message) == (
+        400,
+        "Begin again: no authenticator app waits for its first code",
+    )
 
 
 def test_an_app_is_set_up_once(ada: tuple[Client, Phone]) -> None:
@@ -294,8 +305,21 @@ def test_the_owner_passes_both_steps_after_the_delay(
         site.client().login(ADA, "wrong password")
     clock.move(seconds=30)
     client = second_step(site.client())
-    assert finish(client, code=phone.next_code()).status == 200
+    assert finish(client, code=phone.code(steps=1)).status == 200  # at once
     assert query(site.service, "SELECT * FROM login_failures") == []
+
+
+def test_a_wrong_code_is_a_failed_sign_in_of_the_overview_and_a_right_one_is_none(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    _, phone = ada
+    client = second_step(site.client())
+    before = site.service.overview.now().days[-1]
+    finish(client, code=phone.wrong_code())
+    assert site.service.overview.now().days[-1] == before._replace(failed=before.failed + 1)
+    assert finish(client, code=phone.next_code()).status == 200
+    after = before._replace(failed=before.failed + 1, sign_ins=before.sign_ins + 1)
+    assert site.service.overview.now().days[-1] == after
 
 
 def test_wrong_codes_of_strangers_leave_a_known_device_in(site: Site, ada: tuple[Client, Phone]) -> None:
@@ -349,6 +373,17 @@ def test_what_ends_all_sessions_ends_a_sign_in_that_waits(
     end(site, None)
     assert finish(client, code=phone.next_code()).status in (401, 503)
     assert client.get(SECOND_STEP).status in (401, 503)
+
+
+def test_a_sign_in_whose_factor_is_removed_meanwhile_begins_anew(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    client, phone = ada
+    waiting = second_step(site.client())
+    assert client.delete("/api/users/me/totp").status == 200
+    for reply in (waiting.get(SECOND_STEP), waiting.post(SECOND_STEP, {"code": phone.next_code()})):
+        assert (reply.status, reply.message) == (401, "Authentication required")
+    assert waiting.login("ada@example.com", PASSWORD).status == 200
 
 
 @pytest.mark.usefixtures("ada")
@@ -587,6 +622,19 @@ def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], 
     assert remembered(site, phone).login(ADA, PASSWORD).status == 401
 
 
+def test_fewer_days_hold_for_devices_that_are_remembered_already(
+    make_site: Callable[..., Site], clock: FakeClock
+) -> None:
+    before = make_site()
+    _, phone = with_phone(before, clock)
+    client = remembered(before, phone)
+    client.port = make_site(remember_factor=timedelta(days=1)).port
+    clock.move(hours=23)
+    assert client.login(ADA, PASSWORD).status == 200
+    clock.move(hours=1)
+    assert client.login(ADA, PASSWORD).message == "Second factor required"
+
+
 # --- who must have one ---
 
 
@@ -618,6 +666,17 @@ def test_who_must_enrol_can_do_that_and_little_else(make_site: Callable[..., Sit
     enrol(client, clock)
     assert client.get("/api/users").status == 200
     assert client.delete("/api/users/session").status == 200
+
+
+def test_the_page_that_adds_a_factor_is_closed_to_who_has_one_to_prove(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(second_factor="everyone")
+    user = site.add()
+    client = site.signed_in(user)
+    add_authenticator_apps(site.service, user.id)
+    assert client.get("/account").status == 403
+    assert client.get("/api/users/me").status == 200
 
 
 def test_a_session_that_was_open_when_the_rule_came_must_enrol(make_site: Callable[..., Site]) -> None:

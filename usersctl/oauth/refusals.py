@@ -20,15 +20,17 @@ def refused(reason: str, *, detail: str | None = None) -> SignInRefused:
     return SignInRefused(FAILED, reason, detail=detail)
 
 
-def refused_by_provider(reason: str, error: Any, description: Any) -> SignInRefused:
+def refused_by_provider(
+    reason: str, error: Any, description: Any, *, detail: str | None = None
+) -> SignInRefused:
     if error is not None:
-        reason = f"{reason} {in_its_words(error, description)}"
+        reason = f"{reason} {_in_its_words(error, description)}"
     if error in WRONG_CLIENT:
         return SignInRefused(NOT_CONFIGURED, reason)
-    return refused(reason)
+    return refused(reason, detail=detail)
 
 
-def in_its_words(error: Any, description: Any) -> str:
+def _in_its_words(error: Any, description: Any) -> str:
     """The code and the text of a provider's error, for the log."""
     words = repr(str(error)[:100])
     if isinstance(description, str) and description:

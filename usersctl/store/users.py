@@ -88,10 +88,11 @@ class Users(Statements):
         found = self._run(f"SELECT {USER} FROM users WHERE {where}", (self.now_text, at_most))
         return list(map(self._user, found))
 
-    def unconfirmed_since(self, before: str, at_most: int) -> list[User]:
-        """Registrations that were made before this time and never confirmed."""
-        where = "awaiting_confirmation = 1 AND created_at <= ? ORDER BY created_at LIMIT ?"
-        return list(map(self._user, self._run(f"SELECT {USER} FROM users WHERE {where}", (before, at_most))))
+    def unconfirmed_since(self, before: str, at_most: int, *, after: int = 0) -> list[User]:
+        """Registrations that were made before this time and never confirmed, without so many of the first ones."""
+        old = "awaiting_confirmation = 1 AND created_at <= ? ORDER BY created_at, id LIMIT ? OFFSET ?"
+        statement = f"SELECT {USER} FROM users WHERE {old}"
+        return list(map(self._user, self._run(statement, (before, at_most, after))))
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address."""

@@ -59,7 +59,7 @@ class Scheduler(threading.Thread):
             try:
                 self._task(slot)
             except UsersError as error:
-                self._log.event("schedule", failed=str(error))
+                self._log.event("schedule", failed=error.in_full)
                 self.due, self._undone = min(self.due, now + TRIED_AGAIN_AFTER), undone
             except Exception as error:  # noqa: BLE001 - the thread must live to see the next slot
                 self._log.error(error)

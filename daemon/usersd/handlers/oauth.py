@@ -17,7 +17,7 @@ from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
 from usersctl.models import OAUTH, PROVIDER, TokenKind
 from usersctl.named import NamedTuple
-from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, in_its_words, refused
+from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, refused, refused_by_provider
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
 from usersd.access import SECOND_STEP, identify, is_navigation_of_another_site, own_path
@@ -144,8 +144,8 @@ def callback(request: Request, service: Service) -> Response:
         raise refused(f"this sign-in began at {flow.provider}, and comes back from {sign_in.settings.name}")
     if query.error or not query.code:
         detail = CANCELLED if query.error == "access_denied" else None
-        words = in_its_words(query.error or "nothing", query.error_description)
-        raise refused(f"the provider says {words}", detail=detail)
+        error = query.error or "nothing"
+        raise refused_by_provider("the provider says", error, query.error_description, detail=detail)
     fetch_profile = partial(
         sign_in.fetch_profile,
         code=query.code,
