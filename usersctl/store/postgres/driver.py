@@ -348,9 +348,7 @@ def _look_up(host: str) -> None:
 
 
 def _first_line(pg: PGconn) -> str:
-    """Of the last problem; the others give advice. Empty if this process has closed the connection."""
-    if getattr(pg, "pgconn_ptr", 0) is None:  # which psycopg's type does not name
-        return ""
+    """Of the last problem; the others give advice."""
     return pg.error_message.decode("utf-8", "replace").strip().partition("\n")[0]
 
 
