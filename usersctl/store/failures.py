@@ -29,7 +29,7 @@ class LoginFailures(Statements):
         )
 
     def uncount_failure(self, account: str) -> None:
-        # In this order, because of two sign-ins at once on a server the second one waits at the first statement.
+        # In this order: on a server, the second of two sign-ins at once waits at the update, and then deletes what is left.
         self._run("UPDATE login_failures SET failures = failures - 1 WHERE account = ?", (account,))
         self._run("DELETE FROM login_failures WHERE account = ? AND failures <= 0", (account,))
 
