@@ -236,6 +236,14 @@ def test_a_former_address_is_reserved_for_the_week_of_the_notice(site: OAuthSite
     assert registers(site, "ada@example.com").status == 200
 
 
+def test_a_deactivated_account_keeps_no_former_address(site: OAuthSite) -> None:
+    ada = add(site)
+    moves(site, sign_in(site, "ada@example.com"), "new@example.com")
+    assert registers(site, "ada@example.com").status == 400
+    site.service.accounts.set_active([ada.id], active=False, by=OPERATOR)
+    assert registers(site, "ada@example.com").status == 200
+
+
 def test_a_later_notice_keeps_the_former_address_for_the_week_of_its_own_link(
     site: OAuthSite, clock: FakeClock
 ) -> None:

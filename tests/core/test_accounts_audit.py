@@ -48,10 +48,26 @@ ME = Actor("user:2", "192.0.2.9", 2, digest("my token"), as_admin=True)
         ),
         (lambda a, u: a.set_active([u.id], active=False, by=ME), "deactivate", {"active": False}),
         (lambda a, u: a.update(u.id, active=False, by=ME), "deactivate", {"active": False}),
+        (
+            lambda a, u: a.update(u.id, email="x@example.com", active=False, by=ME),
+            "update",
+            {"email": "x@example.com", "old_email": "ada@example.com", "active": False},
+        ),
         (lambda a, u: a.delete([u.id], by=ME), "delete", {}),
         (lambda a, u: a.set_password(u.id, "another sentence", by=ME), "set-password", {}),
     ],
-    ids=["create", "name", "email", "role", "all", "deactivate", "active", "delete", "password"],
+    ids=[
+        "create",
+        "name",
+        "email",
+        "role",
+        "all",
+        "deactivate",
+        "active",
+        "email and active",
+        "delete",
+        "password",
+    ],
 )
 def test_each_change_has_one_audit_row_with_actor_action_account_time_and_origin(
     service: Service,

@@ -169,6 +169,14 @@ def test_another_admin_gives_an_address_at_once_and_ends_a_claim(site: OAuthSite
     assert prove(site, link).status == 400
 
 
+def test_an_operator_gives_an_account_the_address_that_it_claims(site: OAuthSite) -> None:
+    ada = add(site)
+    client = sign_in(site, "ada@example.com")
+    assert claim(client, "new@example.com").status == 200
+    site.service.accounts.update(ada.id, email="new@example.com", by=OPERATOR)
+    assert state(client) == ("new@example.com", None)
+
+
 def test_an_admin_gives_a_claimed_address_to_somebody_else(site: OAuthSite) -> None:
     add(site, "root", role=Role.ADMIN)
     add(site)

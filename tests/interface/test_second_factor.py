@@ -309,6 +309,16 @@ def test_the_owner_passes_both_steps_after_the_delay(
     assert query(site.service, "SELECT * FROM login_failures") == []
 
 
+def test_a_lock_that_comes_between_the_steps_holds_the_second_one(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    client = second_step(site.client())
+    with site.service.store.write() as tx:
+        for _ in range(site.service.throttle.of_strangers):
+            tx.count_failure("user:1", 1)
+    assert finish(client, code=ada[1].next_code()).status == 429
+
+
 def test_a_wrong_code_is_a_failed_sign_in_of_the_overview_and_a_right_one_is_none(
     site: Site, ada: tuple[Client, Phone]
 ) -> None:
