@@ -26,9 +26,8 @@ CLOCKS_DIFFER = timedelta(minutes=5)
 FIRST_RELEASE = datetime(2026, 11, 1, tzinfo=UTC)  # a clock before that was never set
 CLEANUP_IS_LATE = timedelta(hours=1)
 WITHOUT_CLEANUP = timedelta(days=8)
-DELETION_IS_LATE = timedelta(
-    days=2
-)  # a daemon does it within a minute, `cleanup-tokens` of a cron within a day
+# A daemon deletes within a minute, `cleanup-tokens` of a cron within a day.
+DELETION_IS_LATE = timedelta(days=2)
 MANY_DELETIONS = 5
 EMAIL_IS_LATE = timedelta(minutes=15)
 MANY_ISSUERS = 5
