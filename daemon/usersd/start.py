@@ -180,7 +180,12 @@ def hosted(
         leader.start()
         stack.callback(leader.stop)
         daemon = Hosted(
-            app=app, answer=app.answer, lane=app.lane, on_error=app.server_error, on_stop=service.stop
+            app=app,
+            answer=app.answer,
+            lane=app.lane,
+            on_error=app.server_error,
+            together=store.together,
+            on_stop=service.stop,
         )
         if counters is not None:
             daemon = daemon._replace(on_tick=counters.tick)

@@ -434,6 +434,77 @@ def test_a_reader_sees_a_snapshot(service: Service, add: Callable[..., User]) ->
         assert tx.count_users(UserFilter()) == 2
 
 
+def seen(service: Service) -> int:
+    with service.store.glance() as tx:
+        return tx.count_users(UserFilter())
+
+
+@pytest.mark.sqlite  # on a server each glance is alone
+def test_glances_together_see_one_moment(
+    service: Service, clock: FakeClock, add: Callable[..., User]
+) -> None:
+    def add_later(name: str) -> None:
+        clock.move(minutes=1)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(add, name).result(5)
+
+    with service.store.together():
+        assert seen(service) == 0
+        with service.store.glance() as tx:
+            then = tx.now
+        add_later("ada")
+        assert seen(service) == 0
+        with service.store.glance() as tx:
+            assert tx.now == then
+    assert seen(service) == 1
+    with service.store.together():
+        add_later("bob")  # before the first glance
+        assert seen(service) == 2
+        assert clock() > then
+
+
+@pytest.mark.sqlite  # on a server each glance is alone
+@pytest.mark.parametrize("verb", ["read", "write", "an error", "a failing disk"])
+def test_what_is_no_glance_ends_the_moment_of_those_together(
+    service: Service, add: Callable[..., User], verb: str
+) -> None:
+    expected = 2 if verb == "write" else 1
+    with service.store.together():
+        assert seen(service) == 0
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(add, "ada").result(5)
+        if verb == "read":
+            with service.store.read() as tx:
+                assert tx.count_users(UserFilter()) == 1
+        elif verb == "write":
+            with service.store.write() as tx:
+                assert tx.add_user(new_user("bob"))
+        elif verb == "an error":
+            with pytest.raises(sqlite3.OperationalError), service.store.glance() as tx:
+                tx._run("SELEKT")
+        else:
+            with service.store.glance() as tx:
+                tx._run("ROLLBACK")  # as SQLite does it then
+        assert seen(service) == expected
+    assert seen(service) == expected
+
+
+@pytest.mark.sqlite  # a file that is replaced
+def test_glances_together_raise_what_each_of_them_would(path: Path, opened: Callable[..., Store]) -> None:
+    store = opened(path, create=True)
+    store.close()  # it opens the file again when it is used
+    path.rename(path.with_suffix(".away"))
+    path.write_bytes(b"no database" * 100)
+    for _ in range(2):
+        with store.together():
+            for _ in range(2):
+                with pytest.raises(StoreUnusable, match="is not a database"), store.glance() as tx:
+                    tx.count_users(UserFilter())
+    path.with_suffix(".away").rename(path)
+    with store.together(), store.glance() as tx:
+        assert tx.count_users(UserFilter()) == 0
+
+
 def test_threads_that_read_and_then_write_never_fail(service: Service, add: Callable[..., User]) -> None:
     user = add("ada")
 

@@ -1,8 +1,11 @@
 """Stop means stop: whatever ends or changes a user, over HTTP or by a command in another process, holds at the next request
 on every surface: by cookie and by bearer, at the API, for forward authentication and behind the gate."""
 
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -155,6 +158,36 @@ def test_a_logout_ends_its_own_session_only(surfaces: Surfaces) -> None:
     assert surfaces.cookie.delete("/api/users/session").status == 200
     surfaces.cookie.cookies |= before
     assert surfaces.statuses() == [401, 200, 200] * 3
+
+
+def test_a_check_after_a_logout_on_its_connection_is_refused_while_others_are_answered(site: Site) -> None:
+    """Checks that come together are answered from one snapshot, and this one comes after it."""
+    ada, others = site.add(), 12
+
+    def request(method: str, path: str, token: str) -> bytes:
+        return f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+
+    def statuses(connection: socket.socket, count: int) -> list[bytes]:
+        got = b""  # it may begin with the end of an earlier answer
+        while len(found := re.findall(rb"HTTP/1.1 (\d+)", got)) < count:
+            got += connection.recv(65536)
+        return found
+
+    def token() -> str:
+        return site.service.sessions.create_api_token(ada.id, name="x", lifetime=None, by=OPERATOR).token
+
+    lasting = request("GET", ME, token())
+    with ExitStack() as stack:
+        connect = partial(socket.create_connection, ("127.0.0.1", site.port), 20)
+        one, *rest = (stack.enter_context(connect()) for _ in range(1 + others))
+        for _ in range(50):
+            ended = token()
+            one.sendall(request("DELETE", "/api/users/session", ended) + request("GET", ME, ended))
+            for connection in rest:
+                connection.sendall(lasting * 3)
+            assert statuses(one, 2) == [b"200", b"401"]
+            for connection in rest:
+                assert statuses(connection, 3) == [b"200"] * 3
 
 
 def test_a_password_that_its_owner_changes_ends_the_other_sessions_and_tokens(surfaces: Surfaces) -> None:

@@ -426,6 +426,50 @@ def test_the_main_thread_answers_requests_of_lane_here_unless_they_must_wait(
     ]
 
 
+def test_requests_that_come_together_are_answered_at_one_moment_and_later_ones_at_another() -> None:
+    """A request may follow, on its connection, one whose answer has changed something after that moment."""
+    events: list[str] = []
+
+    class Noting(App):
+        def answer(self, environ: dict[str, Any]) -> Response:
+            if environ["PATH_INFO"] == "/login":
+                self.gate.wait(20)
+            elif environ["PATH_INFO"] == "/here/first":
+                self.gate.set()
+                wait_until(lambda: len(server.task_dispatcher._here) == 2)
+            events.append(environ["PATH_INFO"])
+            return super().answer(environ)
+
+    @contextmanager
+    def together() -> Iterator[None]:
+        events.append("begin")
+        yield
+        events.append("end")
+
+    app, sizes = Noting(), {"threads": 4, "slow_threads": 2, "waiting_room": 8}
+    hosted = Hosted(app=app, answer=app.answer, lane=lane_of, together=together)
+    listener = listen("127.0.0.1", 0)
+    server = Server(listener, hosted, connections=100, **sizes)
+    with ExitStack() as stack:
+        one, two, three = (
+            stack.enter_context(socket.create_connection(listener.getsockname(), 10)) for _ in range(3)
+        )
+        one.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\nGET /here/after HTTP/1.1\r\nHost: x\r\n\r\n")
+        two.sendall(b"GET /here/first HTTP/1.1\r\nHost: x\r\n\r\n")
+        three.sendall(b"GET /here/second HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(3):
+            server.handle_accept()
+        server._watch_all()
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            wait_until(lambda: "/here/after" in events)
+        finally:
+            app.gate.set()
+            end(server, thread)
+    assert events == ["begin", "/login", "/here/first", "/here/second", "end", "/here/after"]
+
+
 def test_the_headers_of_the_application_are_sent_unchanged_with_a_date(running: Running) -> None:
     head, _, body = running.get("/quick").partition(b"\r\n\r\n")
     *lines, date = head.split(b"\r\n")

@@ -198,7 +198,14 @@ def running(
     log = Log(stream, as_json=True, now=service.now)
     app = App(service, log=log, listening=listening, table=table)
     with hosting(
-        Hosted(app=app, answer=app.answer, lane=app.lane, on_error=app.server_error, on_stop=service.stop),
+        Hosted(
+            app=app,
+            answer=app.answer,
+            lane=app.lane,
+            on_error=app.server_error,
+            together=service.store.together,
+            on_stop=service.stop,
+        ),
         listener,
         away_threads=AWAY_THREADS if service.settings.providers else 4,
     ) as port:

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -77,7 +77,29 @@ class SQLiteStore(Store):
             raise
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """In one snapshot: to begin and to end one costs as much as the statement of a session check."""
+        with suppress(UsersError, *self.foreign_errors):  # each glance will raise it
+            connection = self._connection()
+            connection.execute("BEGIN")
+            self._local.together = Transaction(connection, self.clock)
+        try:
+            yield
+        finally:
+            self._part()
+
+    def begun(self) -> Transaction:
+        return getattr(self._local, "together", None) or super().begun()
+
+    def _part(self) -> None:
+        """Ends the snapshot of `together`: with its block, before another transaction of this thread, or after an error."""
+        shared = self._local.__dict__.pop("together", None)
+        if shared is not None and self._local.connection.in_transaction:
+            self._local.connection.execute("ROLLBACK")
+
+    @contextmanager
     def read(self) -> Iterator[Transaction]:
+        self._part()
         with self._errors_in_words():
             connection = self._connection()
             connection.execute("BEGIN")
@@ -124,6 +146,7 @@ class SQLiteStore(Store):
         alone: bool,  # noqa: ARG002 - a writer always is
     ) -> Iterator[sqlite3.Connection]:
         """Every transaction begins as a writer, because SQLite may refuse to turn a reader into one."""
+        self._part()
         if patience is None:
             patience = database_file.BUSY_SECONDS
         waits_fully = patience >= database_file.BUSY_SECONDS and not self._held
@@ -313,6 +336,7 @@ class SQLiteStore(Store):
         return connection
 
     def in_words(self, error: sqlite3.Error | UnicodeDecodeError) -> UsersError:
+        self._part()
         if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
             return damaged(self._path)
         if _primary(error) in _LASTING:

@@ -46,6 +46,8 @@ class Hosted(NamedTuple):
     on_error: Callable[[int, str, dict[str, Any] | None], Response] = lambda status, message, _environ: (
         error_response(status, message)
     )
+    # Around the requests that the main thread answers in one round.
+    together: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     on_stop: Callable[[], None] = lambda: None  # once, before the last requests are answered
     on_tick: Callable[[int], None] = lambda _waiting: None  # every half second: requests that wait to hash
     max_body: int = MAX_BODY  # bytes
@@ -68,7 +70,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]
             hosted.app,
             map=Watched(),
             _sock=listener,
-            dispatcher=Lanes(hosted.lane, **sizes),
+            dispatcher=Lanes(hosted.lane, together=hosted.together, **sizes),
             bind_socket=False,
             sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
             adj=Adjustments(

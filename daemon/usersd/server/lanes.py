@@ -46,8 +46,10 @@ class Lanes:
         slow_threads: int,
         waiting_room: int,
         away_threads: int = AWAY_THREADS,
+        together: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self._lane_of = lane_of
+        self._together = together
         self._here: deque[Any] = deque()
         self._queues: dict[Lane, SimpleQueue[Any]] = {
             lane: SimpleQueue() for lane in Lane if lane is not Lane.HERE
@@ -104,12 +106,17 @@ class Lanes:
 
     def answer_here(self) -> None:
         """Runs the requests of Lane.HERE in the main thread; one that would wait moves to a thread."""
-        while self._here:
-            channel = self._here.popleft()
-            try:
-                _answer(channel, nonblocking=True)
-            except MustWait:
-                self._put(Lane.QUICK, channel)
+        while count := len(self._here):
+            # Not those that threads add meanwhile: they may have answered a change that came before on the same connection.
+            with self._together() if count > 1 else contextlib.nullcontext():
+                for _ in range(count):
+                    self._answer_here(self._here.popleft())
+
+    def _answer_here(self, channel: Any) -> None:
+        try:
+            _answer(channel, nonblocking=True)
+        except MustWait:
+            self._put(Lane.QUICK, channel)
 
     @property
     def waiting_to_hash(self) -> int:
