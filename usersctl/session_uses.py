@@ -50,10 +50,17 @@ class SessionUses:
             self._notes[session.id] = session
             self._since = self._since or self.store.clock()
             if not self._noted.is_set():
-                self._noted.set()
-            if self._writer is None or not self._writer.is_alive():
-                self._writer = threading.Thread(target=self._write_in_time, name="uses", daemon=True)
-                self._writer.start()
+                with suppress(
+                    RuntimeError
+                ):  # the system allows no more threads for now: the next note tries again
+                    self._start()
+                    self._noted.set()
+
+    def _start(self) -> None:
+        if self._writer is None or not self._writer.is_alive():
+            writer = threading.Thread(target=self._write_in_time, name="uses", daemon=True)
+            writer.start()
+            self._writer = writer
 
     def write(self, *, patience: float | None = None) -> None:
         """Raises Busy or StoreUnusable if the database takes nothing now; the notes are kept then."""
@@ -83,6 +90,7 @@ class SessionUses:
         if self._writer is not None:
             self._writer.join()
         self._stopping.clear()
+        self._noted.clear()
         with suppress(Busy, StoreUnusable):
             self.write(patience=self.patience)
 

@@ -307,7 +307,7 @@ class Sessions(NamedTuple):
         used = self._used(latest, tx, renews=renews)
         if session.kind == TokenKind.API:
             used = used._replace(ip=caller.ip, user_agent=clean_user_agent(caller.user_agent))
-        at_once = self._would_end(session, used, tx.now)
+        at_once = self._would_end(session, used, tx)
         if at_once and nonblocking:
             raise Busy("The use of a session is to be written", retry_after=0)
         self.uses.note(used)
@@ -337,7 +337,7 @@ class Sessions(NamedTuple):
         return (
             renews
             and session.kind == TokenKind.PERSISTENT
-            and session.expires_at < self._moved_by(session, noted)
+            and session.expires_at < _moved(session, stamp(noted + self.idle_time(session.kind)))
         )
 
     def _pause(self, session: Session) -> timedelta:
@@ -346,25 +346,18 @@ class Sessions(NamedTuple):
             return USE_IS_NOTED_EVERY
         return min(USE_IS_NOTED_EVERY, self.idle_time(session.kind) / 2)
 
-    def _moved_by(self, session: Session, used: datetime) -> Any:
-        """The expiry after a use at this time; an API token keeps the one that it was given."""
-        if session.limit_at is None:
-            return session.expires_at
-        return min(stamp(used + self.idle_time(session.kind)), session.limit_at)
-
     def _used(self, session: Session, tx: Transaction, *, renews: bool) -> Session:
         expires_at = session.expires_at
         moves = renews or session.kind != TokenKind.PERSISTENT
         if moves:
-            expires_at = self._moved_by(session, tx.now)
+            expires_at = _moved(session, tx.after(self.idle_time(session.kind)))
         return session._replace(last_used_at=tx.now_text, expires_at=expires_at, moved=moves)
 
-    def _would_end(self, stored: Session, used: Session, now: datetime) -> bool:
+    def _would_end(self, stored: Session, used: Session, tx: Transaction) -> bool:
         """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
         if stored.expires_at is None or stored.expires_at == used.expires_at:
             return False  # the use moves nothing
-        left = moment(stored.expires_at) - now
-        return left < SOONEST_END or left < self.idle_time(stored.kind) / 10
+        return stored.expires_at < tx.after(max(SOONEST_END, self.idle_time(stored.kind) / 10))
 
     # --- ended ---
 
@@ -472,6 +465,11 @@ class Sessions(NamedTuple):
             opened = Opened(token, session, user)
             tell(opened)
             return opened
+
+
+def _moved(session: Session, expires_at: str) -> Any:
+    """The expiry after a use that would move it to this one; an API token keeps the one that it was given."""
+    return session.expires_at if session.limit_at is None else min(expires_at, session.limit_at)
 
 
 def is_by_factor(opened_with: str) -> bool:

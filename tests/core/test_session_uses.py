@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.accounts import open_session, stored_sessions
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.daemons import wait_for
 from support.databases import IN_MEMORY, add_database, database_at, fields_of
 from support.fakes import FakeClock
 from support.faults import LONG
@@ -91,12 +92,28 @@ def test_a_use_is_written_without_another_request(
         uses.stop()
     clock.move(minutes=2)
     sessions.check(opened.token)
-    written = threading.Event()
-    for _ in range(200):
-        if in_database(service).last_used_at == stamp(clock()):
-            break
-        written.wait(0.05)
-    assert in_database(service).last_used_at == stamp(clock())
+    wait_for(lambda: in_database(service).last_used_at == stamp(clock()))
+
+
+def test_a_use_is_noted_while_the_system_allows_no_more_threads(
+    service: Service, ada: User, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = SessionUses(service.store)
+    uses.wait = 0.05
+    sessions = service.sessions._replace(uses=uses)
+    opened = sessions.login(ada.email, PASSWORD)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        clock.move(minutes=2)
+        assert sessions.check(opened.token)
+    clock.move(minutes=2)
+    assert sessions.check(opened.token)  # the next use starts the thread
+    wait_for(lambda: in_database(service).last_used_at == stamp(clock()))
+    uses.stop()
 
 
 def test_a_second_use_within_a_minute_renews_no_cookie_again(

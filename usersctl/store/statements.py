@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from usersctl.clock import Clock, stamp, utc_now
@@ -49,6 +49,7 @@ class Statements:
         self._run: Callable[..., Rows] = connection.execute
         self._connection = connection
         self._clock = clock
+        self._later: dict[timedelta, str] = {}
         self.callbacks: list[Callable[[], object]] = []
 
     @lazy
@@ -60,6 +61,13 @@ class Statements:
     def now_text(self) -> str:
         """`now` as columns hold it."""
         return stamp(self.now)
+
+    def after(self, time: timedelta) -> str:
+        """`now_text` so much later; made once for all sessions that are used at this moment."""
+        text = self._later.get(time)
+        if text is None:
+            text = self._later[time] = stamp(self.now + time)
+        return text
 
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Calls `callback` when the transaction is committed, and not if it is rolled back."""
