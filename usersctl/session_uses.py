@@ -3,6 +3,7 @@
 import threading
 from contextlib import suppress
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import Session
@@ -66,7 +67,7 @@ class SessionUses:
         """Raises Busy or StoreUnusable if the database takes nothing now; the notes are kept then."""
         with self._lock:
             # In the order of the table, so that each of its pages is read and written once.
-            notes = sorted(self._notes.values(), key=lambda session: session.id)
+            notes = sorted(self._notes.values(), key=attrgetter("id"))
         try:
             for first in range(0, len(notes), self.batch):
                 self._write(notes[first : first + self.batch], patience)

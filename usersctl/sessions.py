@@ -302,12 +302,13 @@ class Sessions(NamedTuple):
         if session.ranges is not None and not is_within(caller.ip, session.ranges):
             return None
         latest = self.uses.latest(session)
-        if not self._is_due(latest, tx.now, renews=renews):
+        idle = self.idle_time(session.kind)
+        if not _is_due(latest, idle, tx.now, renews=renews):
             return latest, user
-        used = self._used(latest, tx, renews=renews)
+        used = _used(latest, idle, tx, renews=renews)
         if session.kind == TokenKind.API:
             used = used._replace(ip=caller.ip, user_agent=clean_user_agent(caller.user_agent))
-        at_once = self._would_end(session, used, tx)
+        at_once = _would_end(session, used, idle, tx)
         if at_once and nonblocking:
             raise Busy("The use of a session is to be written", retry_after=0)
         self.uses.note(used)
@@ -328,36 +329,6 @@ class Sessions(NamedTuple):
         # The notes stay, and are written later: a check does not fail for them.
         with suppress(Busy, StoreUnusable):
             self.uses.write(patience=NOTE_PATIENCE)
-
-    def _is_due(self, session: Session, now: datetime, *, renews: bool) -> bool:
-        noted = moment(session.last_used_at) if session.last_used_at else None
-        if noted is None or now - noted >= self._pause(session) or noted > now:
-            return True
-        # It was used since, but no use could renew the cookie.
-        return (
-            renews
-            and session.kind == TokenKind.PERSISTENT
-            and session.expires_at < _moved(session, stamp(noted + self.idle_time(session.kind)))
-        )
-
-    def _pause(self, session: Session) -> timedelta:
-        """The time between two notes. Shorter only for a session of one minute, which would end while it is used."""
-        if session.limit_at is None:
-            return USE_IS_NOTED_EVERY
-        return min(USE_IS_NOTED_EVERY, self.idle_time(session.kind) / 2)
-
-    def _used(self, session: Session, tx: Transaction, *, renews: bool) -> Session:
-        expires_at = session.expires_at
-        moves = renews or session.kind != TokenKind.PERSISTENT
-        if moves:
-            expires_at = _moved(session, tx.after(self.idle_time(session.kind)))
-        return session._replace(last_used_at=tx.now_text, expires_at=expires_at, moved=moves)
-
-    def _would_end(self, stored: Session, used: Session, tx: Transaction) -> bool:
-        """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
-        if stored.expires_at is None or stored.expires_at == used.expires_at:
-            return False  # the use moves nothing
-        return stored.expires_at < tx.after(max(SOONEST_END, self.idle_time(stored.kind) / 10))
 
     # --- ended ---
 
@@ -467,9 +438,41 @@ class Sessions(NamedTuple):
             return opened
 
 
+def _is_due(session: Session, idle: timedelta, now: datetime, *, renews: bool) -> bool:
+    noted = moment(session.last_used_at) if session.last_used_at else None
+    if noted is None or now - noted >= _pause(session, idle) or noted > now:
+        return True
+    # It was used since, but no use could renew the cookie.
+    return (
+        renews
+        and session.kind == TokenKind.PERSISTENT
+        and session.expires_at < _moved(session, stamp(noted + idle))
+    )
+
+
+def _pause(session: Session, idle: timedelta) -> timedelta:
+    """The time between two notes. Shorter only for a session of one minute, which would end while it is used."""
+    return USE_IS_NOTED_EVERY if session.limit_at is None else min(USE_IS_NOTED_EVERY, idle / 2)
+
+
+def _used(session: Session, idle: timedelta, tx: Transaction, *, renews: bool) -> Session:
+    expires_at = session.expires_at
+    moves = renews or session.kind != TokenKind.PERSISTENT
+    if moves:
+        expires_at = _moved(session, tx.after(idle))
+    return session._replace(last_used_at=tx.now_text, expires_at=expires_at, moved=moves)
+
+
 def _moved(session: Session, expires_at: str) -> Any:
     """The expiry after a use that would move it to this one; an API token keeps the one that it was given."""
     return session.expires_at if session.limit_at is None else min(expires_at, session.limit_at)
+
+
+def _would_end(stored: Session, used: Session, idle: timedelta, tx: Transaction) -> bool:
+    """Whether a use has to be written at once: other processes see the database only, and so does one after a crash."""
+    if stored.expires_at is None or stored.expires_at == used.expires_at:
+        return False  # the use moves nothing
+    return stored.expires_at < tx.after(max(SOONEST_END, idle / 10))
 
 
 def is_by_factor(opened_with: str) -> bool:

@@ -1,6 +1,8 @@
 """The table of tokens that sign a user in: sessions of browsers, and API tokens."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from usersctl.models import FACTOR_METHODS, PROVIDER, UNUSABLE, Method, Session, TokenKind, User
@@ -43,11 +45,13 @@ _USE = (
     f" expires_at = CASE WHEN moved = 0 OR ({_LATER} AND expires_at > expires) THEN expires_at ELSE expires END"
     " FROM noted, moment WHERE id = session AND created_at = since"
 )
+_NOTED = attrgetter("id", "created_at", "last_used_at", "expires_at", "moved")
 # An API token has no sign-in: it shows which client used it last. After _USE, which leaves a later use of another process.
 _CLIENTS = (
     "WITH noted (session, since, used, address, agent) AS (VALUES {}) UPDATE auth_tokens SET ip = address, user_agent = agent"
     " FROM noted WHERE id = session AND created_at = since AND last_used_at = used"
 )
+_NOTED_CLIENT = attrgetter("id", "created_at", "last_used_at", "ip", "user_agent")
 _DAY = "substr(expires_at, 1, 10)"  # as the index has it
 
 
@@ -83,27 +87,15 @@ class AuthTokens(Statements):
 
     def use_tokens(self, sessions: Sequence[Session]) -> None:
         """Leaves out a session that is gone, also if a restored database has another one of this id."""
-        values: list[Any] = []
-        for session in sessions:
-            values += (
-                session.id,
-                session.created_at,
-                session.last_used_at,
-                session.expires_at,
-                session.moved,
-            )
+        values = chain.from_iterable(map(_NOTED, sessions))
         rows = ", ".join(["(?, ?, ?, ?, ?)"] * len(sessions))
         self._run(_USE.format(rows), (*values, self.now_text))
         self._note_clients([session for session in sessions if session.kind == TokenKind.API])
 
     def _note_clients(self, tokens: Sequence[Session]) -> None:
         if tokens:
-            values = [
-                value
-                for token in tokens
-                for value in (token.id, token.created_at, token.last_used_at, token.ip, token.user_agent)
-            ]
-            self._run(_CLIENTS.format(", ".join(["(?, ?, ?, ?, ?)"] * len(tokens))), values)
+            values = chain.from_iterable(map(_NOTED_CLIENT, tokens))
+            self._run(_CLIENTS.format(", ".join(["(?, ?, ?, ?, ?)"] * len(tokens))), tuple(values))
 
     def live_tokens_of(self, user_id: int) -> Iterator[Session]:
         """Those that have not expired."""
