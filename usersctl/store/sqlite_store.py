@@ -18,6 +18,7 @@ from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 TRIED_EVERY = 0.002  # seconds, while another process writes
+CARRY_PATIENCE = 0.05  # seconds
 # Pages of a cleanup in the log, from which it begins anew: with those of one more transaction they would come near the
 # number that the commit of a login carries.
 RESTARTED_FROM = 2_500
@@ -256,17 +257,18 @@ class SQLiteStore(Store):
     def truncate_log(self) -> None:
         log = Path(f"{self._path}-wal")
         if log.exists() and log.stat().st_size > self.longest_log:
-            self._carry_log("TRUNCATE", patience=0)
+            self._carry_log("TRUNCATE")
 
     def checkpoint(self) -> None:
         """The log begins anew only if it is long: with a login meanwhile, that is a second wait for the disk."""
-        self._carry_log("RESTART", patience=0.05, longer_than=RESTARTED_FROM)
+        self._carry_log("RESTART", longer_than=RESTARTED_FROM)
 
-    def _carry_log(self, at_the_end: str, *, patience: float, longer_than: int = -1) -> None:
-        """The end of the work blocks other connections, so it waits for them only `patience` seconds."""
+    def _carry_log(self, at_the_end: str, *, longer_than: int = -1) -> None:
+        """The end of the work waits for readers, and keeps writers waiting meanwhile: so only for a moment, which is longer
+        than the snapshot of checks together."""
         with self._errors_in_words():
             connection = self._connection(to_write=True)
-            self._set_patience(connection, patience)
+            self._set_patience(connection, CARRY_PATIENCE)
             _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if pages > longer_than:
                 connection.execute(f"PRAGMA wal_checkpoint({at_the_end})").fetchone()
