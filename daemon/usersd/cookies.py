@@ -28,6 +28,8 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
 def without_ours(header: str, cookie_name: str) -> str:
     """A Cookie header for an application behind us: all cookies but those of sessions, known devices and sign-ins."""
     is_ours = _ours(cookie_name).search
+    if ";" not in header:  # for most applications behind us ours is the only one
+        return "" if is_ours(header) else header.strip()
     return ";".join([part for part in header.split(";") if not is_ours(part)]).strip()
 
 
