@@ -43,6 +43,7 @@ def test_a_list_in_a_pipe_is_complete_and_not_cut(usersctl: Command) -> None:
     assert done.stderr == ""
     assert len(usersctl.ok("list", "--active").rows) == 60
     assert len(usersctl.ok("list", "--limit", "50", "--page", "3").rows) == 20
+    assert len(usersctl.ok("list", "--page", "1").rows) == 50
     assert len(usersctl.ok("list", "--page", "3").rows) == 20
     assert usersctl.ok("list", "--page", "4").rows == []
     assert len(usersctl.ok("list", "--all").rows) == 120

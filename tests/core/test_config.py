@@ -1179,6 +1179,11 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
         (NO_NAME, {"USERS_DATABASE": "/d.db"}, "/d.db|USERS_DATABASE"),
         *[(user, {"HOME": "/h", "STATE_DIRECTORY": "/s"}, "/s/users.db|STATE_DIRECTORY") for user in BOTH],
         *[(user, {"STATE_DIRECTORY": "/s:/t"}, "/s/users.db|STATE_DIRECTORY") for user in BOTH],
+        (NOT_ROOT, {"HOME": "/h", "STATE_DIRECTORY": "s"}, "/h/.local/share/users/users.db|default"),
+        *[
+            ("root", {"STATE_DIRECTORY": text}, "/var/lib/users/users.db|default for root")
+            for text in ("s", ":/s")
+        ],
         *[
             (user, {"STATE_DIRECTORY": "/s", "USERS_DATABASE": "/d.db"}, "/d.db|USERS_DATABASE")
             for user in BOTH

@@ -156,7 +156,7 @@ def list_(
         raise Invalid("--after and --page contradict each other")
     if everyone:
         limit = MOST
-    elif limit is None and (page not in (None, 1) or after is not None):
+    elif limit is None and (page is not None or after is not None):
         limit = ON_A_TERMINAL
     if group is not None:
         group = normal_group(group)

@@ -227,8 +227,9 @@ def _home(env: Mapping[str, str], name: str, usual: str) -> Path | None:
 
 def _state_folder(env: Mapping[str, str]) -> tuple[str, Path | None]:
     """The folder for what this program keeps, and why it is this one."""
-    if env.get("STATE_DIRECTORY"):
-        return "STATE_DIRECTORY", Path(env["STATE_DIRECTORY"].split(":")[0])
+    state = env.get("STATE_DIRECTORY", "").split(":")[0]
+    if state.startswith("/"):  # as systemd sets it; see _home() for relative ones
+        return "STATE_DIRECTORY", Path(state)
     if os.geteuid() == 0:
         return "default for root", Path("/var/lib/users")
     home = _home(env, "XDG_DATA_HOME", ".local/share")
