@@ -251,6 +251,18 @@ def test_without_a_password_links_to_both_addresses_are_needed(site: OAuthSite, 
     assert state(ada.client) == ("new@example.com", None)
 
 
+def test_an_approval_that_is_asked_for_again_works_for_24_hours(site: OAuthSite, clock: FakeClock) -> None:
+    ada = provider(site, "1001")  # without a password
+    assert claim(ada.client, "new@example.com").status == 200
+    assert prove(site, links(site, "new@example.com", "/confirm-new-email")[0], None).status == 200
+    clock.move(hours=23)
+    assert ada.client.post("/api/users/me/email/resend").status == 200
+    _, again = links(site, "ada@example.com", "/confirm-new-email")
+    clock.move(hours=23)
+    assert prove(site, again, None).status == 200
+    assert state(ada.client) == ("new@example.com", None)
+
+
 def test_the_email_to_a_new_address_does_not_promise_that_a_password_is_asked_for(site: OAuthSite) -> None:
     ada = provider(site, "1001")  # without a password, so the page asks for none
     assert claim(ada.client, "new@example.com").status == 200
