@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 
 import pytest
 from support.addresses import (
@@ -268,6 +269,15 @@ def test_the_email_to_a_new_address_does_not_promise_that_a_password_is_asked_fo
     assert claim(ada.client, "new@example.com").status == 200
     (email,) = sent(site.service, "new@example.com")
     assert "You may be asked for the password of the account:" in " ".join(email.parts)
+
+
+def test_an_invitation_to_an_address_that_its_owner_has_changed_waits_no_more(site: OAuthSite) -> None:
+    ada = provider(site, "1001")  # without a password, so that an admin may invite her
+    site.service.invitations.again([(ada.me() or {})["id"]], timedelta(days=7), by=OPERATOR)
+    assert claim(ada.client, "new@example.com").status == 200
+    for email in ("new@example.com", "ada@example.com"):
+        assert prove(site, links(site, email, "/confirm-new-email")[0], None).status == 200
+    assert site.service.invitations.waiting() == []
 
 
 def test_an_account_that_was_deactivated_proves_nothing(site: OAuthSite) -> None:
