@@ -10,7 +10,7 @@ from usersctl.config import Settings
 from usersctl.credentials import new_password
 from usersctl.errors import Forbidden, NotFound, WrongPassword
 from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
-from usersctl.mail.kinds import ACCOUNT_UNLINKED, RESET, EmailQueue
+from usersctl.mail.kinds import ACCOUNT_UNLINKED, CONFIRM, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.named import NamedTuple
 from usersctl.passwords import Hasher, check_password
@@ -173,7 +173,10 @@ class Accounts(NamedTuple):
         """By its owner it is a claim, by another admin or an operator it is given."""
         if by.user_id == user.id:
             return addresses.change_own(tx, self.emails, user, email, by=by)
-        return addresses.give(tx, self.emails, user, email, by=by)
+        given = addresses.give(tx, self.emails, user, email, by=by)
+        if given.awaiting_confirmation and self.settings.registration_is_open:
+            self.emails.add(tx, CONFIRM, given, given.email)  # the link to the former address is dead
+        return given
 
     def delete(
         self, user_ids: Iterable[int], *, if_exists: bool = False, dry_run: bool = False, by: Actor

@@ -9,7 +9,7 @@ from typing import Any
 
 from usersctl.clock import moment, stamp
 from usersctl.errors import Taken
-from usersctl.invited import send
+from usersctl.invited import send, settle
 from usersctl.mail.kinds import (
     APPROVE_NEW_EMAIL,
     CONFIRM,
@@ -148,6 +148,7 @@ def complete_claim(tx: Transaction, emails: EmailQueue, user: User, claim: Claim
         lasting = stamp(tx.now + RESERVED - 2 * CONFIRM_NEW_EMAIL.lifetime)
         if not tx.has_link(EMAIL_CHANGED.name, EMAIL_CHANGED.purpose, user.id, user.email, until=lasting):
             emails.add(tx, EMAIL_CHANGED, user, user.email)
+    settle(tx, user)  # its owner is in, and a link to the former address would open nothing
     tx.drop_links(user.id)
     tx.drop_claim_links(user.id)
     tx.clear_claim(user.id)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.accounts import author, open_session
-from support.commands import OPERATOR, PASSWORD, Command, by_hand
+from support.commands import OPERATOR, PASSWORD, Command, by_hand, create_user
 from support.daemons import serving, wait_for
 from support.postbox import Postbox, link_in, scripted_server, smtp_server
 
@@ -350,6 +350,25 @@ def test_link_email_prints_a_working_link_to_prove_a_new_address(usersctl: Comma
     with usersctl.service() as service:
         proven = service.claims.prove(link.token, link.email, PASSWORD, by=OPERATOR)
     assert (proven.email, proven.claimed_email) == ("new@example.com", None)
+
+
+def test_link_email_prints_both_links_that_an_account_without_a_password_needs(usersctl: Command) -> None:
+    with usersctl.service() as service:
+        user = create_user(service, ADA, "Ada", None)
+    claimed(usersctl, user, "new@example.com")
+    printed = usersctl.ok("link", "email", ADA)
+    first = link_in(printed.stdout)
+    assert first.email == "new@example.com"
+    assert "print the one that approves the change: usersctl link email 1\n" in printed.stderr
+    with usersctl.service() as service:
+        service.claims.prove(first.token, first.email, "", by=OPERATOR)
+    printed = usersctl.ok("link", "email", ADA)
+    second = link_in(printed.stdout)
+    assert (second.path, second.email) == ("/confirm-new-email", ADA)
+    assert "approves" not in printed.stderr
+    with usersctl.service() as service:
+        approved = service.claims.prove(second.token, second.email, "", by=OPERATOR)
+    assert (approved.email, approved.claimed_email) == ("new@example.com", None)
 
 
 def test_a_new_address_is_shown_while_the_known_one_is_exported(usersctl: Command) -> None:

@@ -371,6 +371,15 @@ def test_an_unconfirmed_account_whose_address_was_changed_confirms_the_new_one(s
     assert confirm(service, link).email == "new@example.com"
 
 
+def test_an_operator_who_changes_the_address_of_a_registration_sends_the_link_there(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service(whitelist=("/register",))
+    user = register(service)
+    service.accounts.update(user.id, email="new@example.com", by=OPERATOR)
+    assert confirm(service, last_link(service, "new@example.com")).email == "new@example.com"
+
+
 def test_a_reset_of_an_unconfirmed_account_leaves_it_to_be_confirmed(service: Service) -> None:
     user = register(service)
     old = last_link(service)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 
 import pytest
 from support.addresses import (
@@ -251,11 +252,32 @@ def test_without_a_password_links_to_both_addresses_are_needed(site: OAuthSite, 
     assert state(ada.client) == ("new@example.com", None)
 
 
+def test_an_approval_that_is_asked_for_again_works_for_24_hours(site: OAuthSite, clock: FakeClock) -> None:
+    ada = provider(site, "1001")  # without a password
+    assert claim(ada.client, "new@example.com").status == 200
+    assert prove(site, links(site, "new@example.com", "/confirm-new-email")[0], None).status == 200
+    clock.move(hours=23)
+    assert ada.client.post("/api/users/me/email/resend").status == 200
+    _, again = links(site, "ada@example.com", "/confirm-new-email")
+    clock.move(hours=23)
+    assert prove(site, again, None).status == 200
+    assert state(ada.client) == ("new@example.com", None)
+
+
 def test_the_email_to_a_new_address_does_not_promise_that_a_password_is_asked_for(site: OAuthSite) -> None:
     ada = provider(site, "1001")  # without a password, so the page asks for none
     assert claim(ada.client, "new@example.com").status == 200
     (email,) = sent(site.service, "new@example.com")
     assert "You may be asked for the password of the account:" in " ".join(email.parts)
+
+
+def test_an_invitation_to_an_address_that_its_owner_has_changed_waits_no_more(site: OAuthSite) -> None:
+    ada = provider(site, "1001")  # without a password, so that an admin may invite her
+    site.service.invitations.again([(ada.me() or {})["id"]], timedelta(days=7), by=OPERATOR)
+    assert claim(ada.client, "new@example.com").status == 200
+    for email in ("new@example.com", "ada@example.com"):
+        assert prove(site, links(site, email, "/confirm-new-email")[0], None).status == 200
+    assert site.service.invitations.waiting() == []
 
 
 def test_an_account_that_was_deactivated_proves_nothing(site: OAuthSite) -> None:

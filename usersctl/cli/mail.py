@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from usersctl.cli.show.tables import Step
+    from usersctl.mail.kinds import Kind
     from usersctl.service import Service
 
 OF_EVENTS_ONLY = ("webhook", "subject", "payload")  # columns of the outbox that no email uses
@@ -160,10 +161,7 @@ def link(
         _refuse_nothing_to_confirm(run, account)
         kind = CONFIRM
     if purpose is Purpose.EMAIL:
-        if account.claimed_email is None:
-            hint = f"a change by the command is at once: usersctl update {account.id} --email EMAIL"
-            raise Forbidden(f"{account.email} has no new address to confirm", hint=hint)
-        kind = CONFIRM_NEW_EMAIL
+        kind = _link_of_claim(run, service, account)
     if purpose is Purpose.INVITE:
         kind, lifetime = INVITATION, _left_of_invitation(service, account)
     if purpose is Purpose.RESET and account.awaits_owner:
@@ -184,6 +182,23 @@ def link(
 def _in_words(lifetime: timedelta) -> str:
     hours = round(lifetime / timedelta(hours=1))
     return f"{hours // 24} days" if hours >= 48 and hours % 24 == 0 else f"{hours} h"
+
+
+def _link_of_claim(run: Invocation, service: "Service", account: User) -> "Kind":
+    """The one to the new address. An account without a password needs another one after that, to the known address."""
+    from usersctl.mail.kinds import APPROVE_NEW_EMAIL, CONFIRM_NEW_EMAIL
+
+    with service.store.read() as tx:
+        claim = tx.claim_of(account.id)
+    if claim is None:
+        hint = f"a change by the command is at once: usersctl update {account.id} --email EMAIL"
+        raise Forbidden(f"{account.email} has no new address to confirm", hint=hint)
+    if claim.proven_at is not None:
+        return APPROVE_NEW_EMAIL
+    if claim.approved_at is None and not service.recovery.has_password(account.id):
+        when = "The account has no password. When this link was used, print the one that approves the change"
+        run.out.note(str(run.options.repeated_in(f"{when}: usersctl link email {account.id}")))
+    return CONFIRM_NEW_EMAIL
 
 
 def _left_of_invitation(service: "Service", account: User) -> timedelta:

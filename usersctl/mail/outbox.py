@@ -193,8 +193,8 @@ def _add_link(tx: Transaction, kind: Kind, user: User, email: str, about: str | 
     remembered = kinds.INVITATION_REMEMBERED if kind.purpose is Purpose.INVITE else timedelta()
     tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime + remembered, about)
     until = stamp(tx.now + kind.lifetime)
-    if kind.purpose is Purpose.CLAIM:
-        tx.prolong_claim(user.id, email, until)
+    if kind.purpose in (Purpose.CLAIM, Purpose.APPROVE) and user.claimed_email is not None:
+        tx.prolong_claim(user.id, user.claimed_email, until)
     elif kind.purpose is Purpose.NOT_ME:
         tx.keep_reserved(user.id, email, until)
     return token

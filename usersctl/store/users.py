@@ -70,7 +70,7 @@ class Users(Statements):
         return self._first(Claim._make, statement, (user_id, self.now_text))
 
     def prolong_claim(self, user_id: int, email: str, until: str) -> None:
-        """A claim lives as long as the newest link to prove it."""
+        """A claim lives as long as the newest link to prove or approve it."""
         where = "id = :id AND claimed_email = :email AND claim_expires_at < :until"
         values = {"id": user_id, "email": email, "until": until}
         self._run(f"UPDATE users SET claim_expires_at = :until WHERE {where}", values)

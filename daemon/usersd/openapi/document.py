@@ -12,7 +12,7 @@ from usersd.access import is_api
 from usersd.openapi.operation import HTML, TOPICS, Operation, operation_of
 from usersd.openapi.schemas import ID, Schema, components, described, named, string
 from usersd.openapi.webhooks import described_webhooks, schemas
-from usersd.routing import SAFE_METHODS, Access, Route, configured
+from usersd.routing import ANY, SAFE_METHODS, Access, Route, configured
 
 # What each status means where an operation has no words of its own.
 _REFUSALS = {
@@ -102,6 +102,8 @@ def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
 
 
 def _by_token(route: Route) -> str:
+    if route.own == ANY and "<id>" not in route.path:  # always of the caller's own account
+        return "; not for API tokens"
     if route.scope is not None:
         return f"; an API token with scopes needs `{route.scope}`"
     return "; not for API tokens with scopes" * route.access.needs_session
