@@ -1,8 +1,10 @@
 """A long read lets the write-ahead log grow; a minute after its end the log is small again."""
 
 import io
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +59,40 @@ def test_the_write_ahead_log_is_truncated_after_a_long_read_and_not_before(
     assert size(service) == 0
     with service.store.write() as tx:
         assert tx.counts()["audit"] > seen["audit"]
+
+
+def test_the_write_ahead_log_is_truncated_amid_reads_and_changes_without_a_pause(
+    make_service: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under more checks than the machine can answer: there is always a snapshot, though none for long."""
+    service, over = make_service(), threading.Event()
+    store = service.store
+    monkeypatch.setattr(store, "longest_log", GROWS_TO // 4)
+
+    def read() -> None:
+        while not over.is_set():
+            with store.together(), store.glance() as tx:
+                tx.user(1)
+                time.sleep(0.003)
+
+    def change() -> None:
+        while not over.is_set():
+            with store.write() as tx:
+                tx.audit(OPERATOR, "update", details="x" * 500)
+
+    def is_cut() -> bool:
+        store.truncate_log()
+        return size(service) < GROWS_TO // 2
+
+    with ThreadPoolExecutor(4) as pool:
+        threads = [pool.submit(what) for what in (read, read, read, change)]
+        try:
+            grow(service)
+            assert any(is_cut() for _ in range(20))
+        finally:
+            over.set()
+        for thread in threads:
+            thread.result(20)
 
 
 def test_the_daemon_truncates_the_write_ahead_log(usersctl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
