@@ -50,11 +50,10 @@ class SessionUses:
                 session = session._replace(moved=True)
             self._notes[session.id] = session
             self._since = self._since or self.store.clock()
-            if not self._noted.is_set():
-                with suppress(
-                    RuntimeError
-                ):  # the system allows no more threads for now: the next note tries again
-                    self._start()
+            # The system may allow no more threads for now: then the next note tries again.
+            with suppress(RuntimeError):
+                self._start()
+                if not self._noted.is_set():
                     self._noted.set()
 
     def _start(self) -> None:
@@ -91,7 +90,6 @@ class SessionUses:
         if self._writer is not None:
             self._writer.join()
         self._stopping.clear()
-        self._noted.clear()
         with suppress(Busy, StoreUnusable):
             self.write(patience=self.patience)
 

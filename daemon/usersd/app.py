@@ -157,6 +157,8 @@ class App:
             self._limit(request, route)
             result = route.handler(request, self.service)
         except WrongCredentials as error:
+            if request.nonblocking:  # several processes count in the database
+                raise errors.Busy("Wrong credentials are to be counted", retry_after=0) from None
             self.limits.refuse_or_count(route.limit, request.ip, error)
             return error.response
         except errors.UsersError as error:

@@ -116,6 +116,29 @@ def test_a_use_is_noted_while_the_system_allows_no_more_threads(
     uses.stop()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_use_is_written_after_an_error_that_ended_the_thread_while_another_was_noted(
+    service: Service, ada: User, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = SessionUses(service.store)
+    uses.wait = 0.05
+    sessions = service.sessions._replace(uses=uses)
+    tokens = [sessions.login(ada.email, PASSWORD).token for _ in range(3)]
+    clock.move(minutes=2)
+
+    def fail(*_: object) -> None:
+        sessions.check(tokens[1])
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(uses, "_write", fail)
+        sessions.check(tokens[0])
+        wait_for(lambda: uses._writer is not None and not uses._writer.is_alive())
+    sessions.check(tokens[2])
+    wait_for(lambda: {each.last_used_at for each in stored_sessions(service)} == {stamp(clock())})
+    uses.stop()
+
+
 def test_a_second_use_within_a_minute_renews_no_cookie_again(
     service: Service, ada: User, clock: FakeClock
 ) -> None:

@@ -28,7 +28,7 @@ from support.tables import plan, statements
 from usersctl.errors import Busy, NotFound, StoreUnusable, Taken
 from usersctl.models import Identity, Newcomer, User, UserFilter
 from usersctl.service import Service
-from usersctl.store import database_file
+from usersctl.store import database_file, sqlite_store
 from usersctl.store.conninfo import Database
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
@@ -487,6 +487,28 @@ def test_what_is_no_glance_ends_the_moment_of_those_together(
                 tx._run("ROLLBACK")  # as SQLite does it then
         assert seen(service) == expected
     assert seen(service) == expected
+
+
+@pytest.mark.sqlite  # on a server each glance is alone
+@pytest.mark.parametrize("missing", ["Transaction", "connection"])
+def test_whatever_keeps_glances_from_being_together_each_of_them_is_answered(
+    service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        if missing == "Transaction":
+            patched.setattr(sqlite_store, "Transaction", refuse)
+        else:
+            patched.setattr(service.store, "_connection", refuse)
+        with service.store.together():
+            patched.undo()
+            assert seen(service) == 0
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(add, "ada").result(5)
+            assert seen(service) == 1
+    assert seen(service) == 1
 
 
 @pytest.mark.sqlite  # a file that is replaced

@@ -2,7 +2,10 @@
 
 import base64
 import re
+import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from ipaddress import ip_network
 from urllib.parse import quote, unquote
@@ -10,6 +13,7 @@ from urllib.parse import quote, unquote
 import pytest
 from support.accounts import open_session, stored_sessions
 from support.commands import OPERATOR, PASSWORD
+from support.daemons import wait_for
 from support.databases import destroy
 from support.fakes import FakeClock
 from support.identities import provider_settings
@@ -18,6 +22,7 @@ from support.web import Client, Reply, Site
 from usersctl.identity_headers import DEFAULT
 from usersctl.models import UNKNOWN_CLIENT, User
 from usersctl.secrets import assertion, digest
+from usersd import rate_limits
 from usersd.access import wants_a_page
 
 VERIFY = "/api/users/auth/verify"
@@ -368,6 +373,27 @@ def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_
         assert asked(right).status == 200
         assert asked("Bearer x").status == 401
         assert asked("Bearer " + token).status == 200
+
+
+@pytest.mark.sqlite  # with a server the main thread answers no request
+def test_others_do_not_wait_while_wrong_basic_credentials_are_counted_for_all_processes(
+    make_site: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_limits, "PATIENCE", 20.0)
+    site = make_site(trusted_proxies=HERE, forward_basic=True, processes=2)
+    ada = site.signed_in(site.add())
+    with (
+        ThreadPoolExecutor(1) as pool,
+        closing(sqlite3.connect(site.service.store.path, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        header = basic("ada@example.com", "A" * 43)
+        wrong = pool.submit(site.client().get, VERIFY, headers=forwarded("/page", Authorization=header))
+        wait_for(site.service.store._queue.locked)
+        assert ada.get("/api/users/me").status == 200
+        assert not wrong.done()
+        other.execute("ROLLBACK")
+        assert wrong.result(20).status == 401
 
 
 def test_basic_credentials_of_an_application_go_on_to_it(with_basic: Site) -> None:

@@ -80,11 +80,11 @@ class SQLiteStore(Store):
     @contextmanager
     def together(self) -> Iterator[None]:
         """In one snapshot: to begin and to end one costs as much as the statement of a session check."""
-        with suppress(UsersError, *self.foreign_errors):  # each glance will raise it
-            connection = self._connection()
-            connection.execute("BEGIN")
-            self._local.together = Transaction(connection, self.clock)
         try:
+            with suppress(Exception):  # each glance will raise it, for its own request
+                connection = self._connection()
+                self._local.together = Transaction(connection, self.clock)
+                connection.execute("BEGIN")
             yield
         finally:
             self._part()
