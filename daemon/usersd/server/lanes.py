@@ -110,9 +110,9 @@ class Lanes:
             # Not those that threads add meanwhile: they may have answered a change that came before on the same connection.
             with self._together() if count > 1 else contextlib.nullcontext():
                 for _ in range(count):
-                    self._answer_here(self._here.popleft())
+                    self._answer_or_hand_over(self._here.popleft())
 
-    def _answer_here(self, channel: Any) -> None:
+    def _answer_or_hand_over(self, channel: Any) -> None:
         try:
             _answer(channel, nonblocking=True)
         except MustWait:
