@@ -158,7 +158,7 @@ class App:
             result = route.handler(request, self.service)
         except WrongCredentials as error:
             if request.nonblocking:  # several processes count in the database
-                raise errors.Busy("Wrong credentials are to be counted", retry_after=0) from None
+                raise MustWait from None
             self.limits.refuse_or_count(route.limit, request.ip, error)
             return error.response
         except errors.UsersError as error:
@@ -212,7 +212,7 @@ class App:
     # --- errors ---
 
     def _error_response(self, request: Request, route: Route | None, error: Exception) -> Response:
-        if request.nonblocking and isinstance(error, errors.Busy):
+        if isinstance(error, MustWait) or (request.nonblocking and isinstance(error, errors.Busy)):
             raise MustWait from None
         if isinstance(error, BadRequest):
             return error_response(error.status, str(error))
