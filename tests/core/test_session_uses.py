@@ -29,7 +29,7 @@ from usersctl.errors import Busy
 from usersctl.models import Client, Session, User
 from usersctl.service import Service, build
 from usersctl.session_uses import SessionUses
-from usersctl.sessions import Opened
+from usersctl.sessions import Opened, Sessions
 from usersctl.store.transaction import Transaction
 
 ADA = "ada@example.com"
@@ -63,6 +63,12 @@ def used_after(minutes: float, service: Service, user: User, clock: FakeClock) -
     return opened
 
 
+def writing_soon(service: Service) -> Sessions:
+    uses = SessionUses(service.store)
+    uses.wait = 0.05
+    return service.sessions._replace(uses=uses)
+
+
 def in_database(service: Service) -> Session:
     (session,) = stored_sessions(service)
     return session
@@ -82,14 +88,12 @@ def test_a_use_is_written_a_moment_after_the_request(service: Service, ada: User
 def test_a_use_is_written_without_another_request(
     service: Service, ada: User, clock: FakeClock, after_a_stop: bool
 ) -> None:
-    uses = SessionUses(service.store)
-    uses.wait = 0.05
-    sessions = service.sessions._replace(uses=uses)
+    sessions = writing_soon(service)
     opened = sessions.login(ada.email, PASSWORD)
     if after_a_stop:  # as before a fork
         clock.move(minutes=2)
         sessions.check(opened.token)
-        uses.stop()
+        sessions.uses.stop()
     clock.move(minutes=2)
     sessions.check(opened.token)
     wait_for(lambda: in_database(service).last_used_at == stamp(clock()))
@@ -98,9 +102,7 @@ def test_a_use_is_written_without_another_request(
 def test_a_use_is_noted_while_the_system_allows_no_more_threads(
     service: Service, ada: User, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uses = SessionUses(service.store)
-    uses.wait = 0.05
-    sessions = service.sessions._replace(uses=uses)
+    sessions = writing_soon(service)
     opened = sessions.login(ada.email, PASSWORD)
 
     def refuse(_thread: threading.Thread) -> None:
@@ -110,19 +112,18 @@ def test_a_use_is_noted_while_the_system_allows_no_more_threads(
         patched.setattr(threading.Thread, "start", refuse)
         clock.move(minutes=2)
         assert sessions.check(opened.token)
+    assert sessions.uses.latest(opened.session).last_used_at == stamp(clock())
     clock.move(minutes=2)
     assert sessions.check(opened.token)  # the next use starts the thread
     wait_for(lambda: in_database(service).last_used_at == stamp(clock()))
-    uses.stop()
+    sessions.uses.stop()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_use_is_written_after_an_error_that_ended_the_thread_while_another_was_noted(
     service: Service, ada: User, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uses = SessionUses(service.store)
-    uses.wait = 0.05
-    sessions = service.sessions._replace(uses=uses)
+    sessions = writing_soon(service)
     tokens = [sessions.login(ada.email, PASSWORD).token for _ in range(3)]
     clock.move(minutes=2)
 
@@ -131,12 +132,14 @@ def test_a_use_is_written_after_an_error_that_ended_the_thread_while_another_was
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(uses, "_write", fail)
+        patched.setattr(sessions.uses, "_write", fail)
         sessions.check(tokens[0])
-        wait_for(lambda: uses._writer is not None and not uses._writer.is_alive())
+        writer = sessions.uses._writer
+        assert writer is not None
+        wait_for(lambda: not writer.is_alive())
     sessions.check(tokens[2])
     wait_for(lambda: {each.last_used_at for each in stored_sessions(service)} == {stamp(clock())})
-    uses.stop()
+    sessions.uses.stop()
 
 
 def test_a_second_use_within_a_minute_renews_no_cookie_again(

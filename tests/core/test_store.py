@@ -491,7 +491,7 @@ def test_what_is_no_glance_ends_the_moment_of_those_together(
 
 @pytest.mark.sqlite  # on a server each glance is alone
 @pytest.mark.parametrize("missing", ["Transaction", "connection"])
-def test_whatever_keeps_glances_from_being_together_each_of_them_is_answered(
+def test_glances_are_answered_alone_if_an_error_keeps_them_from_being_together(
     service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     def refuse(*_: object) -> None:
