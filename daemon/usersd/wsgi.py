@@ -45,7 +45,7 @@ class Application:
 def _at_work(loaded: Loaded, log: Log) -> Iterator[Hosted]:
     settings = loaded.settings
     first_run(loaded, log)
-    log_mail(settings, log, dev=False)
+    log_mail(settings, log)
     log_missing_metrics(settings, log)
     if settings.trusted_proxies and not settings.proxy_drops_underscores:
         log.event("not-believed", message=NOT_BELIEVED)
