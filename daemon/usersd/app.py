@@ -18,14 +18,13 @@ from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import (
     JSON,
-    STATUS_LINES,
     Header,
     Response,
     WrongCredentials,
     as_json,
     error_response,
     hsts,
-    sent_body,
+    send,
     unavailable,
 )
 from usersd.router import Match, Router
@@ -72,10 +71,7 @@ class App:
     # --- the way of a request ---
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        response = self.answer(environ)
-        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-        start_response(STATUS_LINES[response.status], headers)
-        return sent_body(environ["REQUEST_METHOD"], response)
+        return send(environ, start_response, self.answer(environ))
 
     def answer(self, environ: dict[str, Any]) -> Response:
         """The response with all its headers but Content-Length; its body is not for HEAD."""

@@ -19,7 +19,7 @@ from usersd.app import App
 from usersd.handlers.verify import verify
 from usersd.pages import pages
 from usersd.request import FORWARDING, Request
-from usersd.response import JSON, Response, WrongCredentials, error_response, send, unavailable
+from usersd.response import JSON, Response, WrongCredentials, error_response, send_refusal, unavailable
 from usersd.server.connections import Hosted
 from usersd.server.lanes import Lane
 
@@ -101,7 +101,7 @@ class DevProxy:
         refusal = self._refusal(request)
         answer = refusal or self._verified(request)
         if answer.status != 200:
-            return send(environ, start_response, answer, request.settings)
+            return send_refusal(environ, start_response, answer, request.settings)
         headers = self._of_visitor(environ) | dict(answer.headers[len(JSON) :])
         connection = http.client.HTTPConnection(*self._address, timeout=TO_ANSWER)
         try:
@@ -110,7 +110,7 @@ class DevProxy:
             response = connection.getresponse()
         except (OSError, http.client.HTTPException):
             connection.close()
-            return send(environ, start_response, self._away(request), request.settings)
+            return send_refusal(environ, start_response, self._away(request), request.settings)
         kept = [(name, value) for name, value in response.getheaders() if name.lower() not in CONNECTION]
         start_response(f"{response.status} {response.reason or '-'}", kept)
         return _parts(connection, response)

@@ -13,7 +13,7 @@ from usersd.check import check
 from usersd.embedded import Embedded
 from usersd.log import Forward, Log
 from usersd.request import drop_original, new_request_id
-from usersd.response import send, unavailable
+from usersd.response import send_refusal, unavailable
 from usersd.server.connections import Hosted
 from usersd.start import first_run, hosted
 
@@ -37,7 +37,7 @@ class Application:
             request_id = new_request_id()
             self._log.event("database", request=request_id, message=str(error), hint=error.hint)
             response = unavailable(("X-Request-Id", request_id))
-            return send(environ, start_response, response, self._settings)
+            return send_refusal(environ, start_response, response, self._settings)
         return app(environ, start_response)
 
 
