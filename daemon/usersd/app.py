@@ -294,14 +294,10 @@ class App:
             self.counters.request(route, response.status, seconds)
         if route is not None and route.is_probe and response.status == 200:
             return
-        path = _logged_path(request)
-        query = request.environ.get("QUERY_STRING")
-        if query:
-            path += redacted(query)
         self.log.event(
             "request",
             method=request.method,
-            path=path,
+            path=_logged_path(request) + redacted(request.environ.get("QUERY_STRING", "")),
             status=response.status,
             ms=round(seconds * 1000, 1),
             ip=request.ip,
