@@ -163,13 +163,13 @@ class App:
                 # A sign-in that goes on with its second step was not refused.
                 end = "waits" if request.waits else "refused"
                 why = {"why": error.why} if error.why else {}
-                self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
+                self._log_outcome(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
             raise
         if route.event is not None and request.waits:  # after a sign-in through a provider
             reason = errors.SecondFactorRequired.code
-            self._log_event(request, route.event, f"{route.event}-waits", reason=reason)
+            self._log_outcome(request, route.event, f"{route.event}-waits", reason=reason)
         elif route.event is not None:
-            self._log_event(request, route.event, route.event)
+            self._log_outcome(request, route.event, route.event)
         return result if isinstance(result, Response) else as_json(result)
 
     def _limit(self, request: Request, route: Route) -> None:
@@ -215,7 +215,7 @@ class App:
         if route is not None and route.signs_in:
             return self._sign_in_error_response(request, error)
         if isinstance(error, errors.SignInRefused):  # of an endpoint that a script calls
-            self._log_refused_sign_in(request, error.reason, str(error))
+            self._log_event(request, "oauth-refused", error=error.reason, why=str(error))
             message = "The provider cannot be reached, please try again later"
             return error_response(503, message, ("Retry-After", "10"))
         status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
@@ -242,7 +242,7 @@ class App:
         elif not isinstance(error, errors.UsersError):
             why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)
-        self._log_refused_sign_in(request, code, why)
+        self._log_event(request, "oauth-refused", error=code, why=why)
         if self.counters is not None and not request.links:
             self.counters.login("oauth", code)
         return failure(request.errors_to or request.settings.oauth_error_redirect, code)
@@ -265,7 +265,12 @@ class App:
 
     # --- log and counters ---
 
-    def _log_event(self, request: Request, event: str, name: str, **more: str) -> None:
+    def _log_outcome(self, request: Request, event: str, name: str, **more: str) -> None:
+        self._log_event(request, name, **more)
+        if self.counters is not None and event in LOGINS and not request.links:
+            self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
+
+    def _log_event(self, request: Request, name: str, **more: str) -> None:
         self.log.event(
             name,
             ip=request.ip,
@@ -273,19 +278,6 @@ class App:
             **request.ids,
             **request.log_fields,
             **more,
-            request=request.request_id,
-        )
-        if self.counters is not None and event in LOGINS and not request.links:
-            self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
-
-    def _log_refused_sign_in(self, request: Request, code: str, why: str) -> None:
-        self.log.event(
-            "oauth-refused",
-            ip=request.ip,
-            user=request.user and request.user.id,
-            **request.log_fields,
-            error=code,
-            why=why,
             request=request.request_id,
         )
 
