@@ -224,14 +224,11 @@ class PageAccess:
         user: User | None,
         path: str | None,
         session: Session | None = None,
-        *,
-        role: str | None = None,
-        group: str | None = None,
-        factors: str | None = None,
+        **asked: str | None,
     ) -> int:
-        """200, 401 or 403. `role`, `group` and `factors` are needed in addition to what the path needs. A rule wins over the
-        whitelist. 401 for a user: the session lacks a second factor."""
-        needed = self._needed(path, role, group, factors)
+        """200, 401 or 403. `asked`: a role, a group or factors that are needed in addition to what the path needs. A rule wins
+        over the whitelist. 401 for a user: the session lacks a second factor."""
+        needed = self._needed(path, **asked)
         if user is None:
             is_public = path in ALWAYS_PUBLIC or (path is not None and path in self.whitelist)
             return 200 if is_public and not needed else 401
@@ -243,21 +240,18 @@ class PageAccess:
             return 401
         return 200
 
-    def refusal(
+    def refusal(self, user: User | None, path: str | None, **asked: str | None) -> Refusal:
+        """Of a 403."""
+        wants_admin = Role.ADMIN in self._needed(path, **asked)
+        return FOR_ADMINS if wants_admin and user and user.role != Role.ADMIN else FOR_MEMBERS
+
+    def _needed(
         self,
-        user: User | None,
         path: str | None,
         *,
         role: str | None = None,
         group: str | None = None,
         factors: str | None = None,
-    ) -> Refusal:
-        """Of a 403."""
-        wants_admin = Role.ADMIN in self._needed(path, role, group, factors)
-        return FOR_ADMINS if wants_admin and user and user.role != Role.ADMIN else FOR_MEMBERS
-
-    def _needed(
-        self, path: str | None, role: str | None, group: str | None, factors: str | None
     ) -> frozenset[Requirement]:
         needed = frozenset() if path in ALWAYS_PUBLIC else self.rules.needs(path)
         if role is not None:
