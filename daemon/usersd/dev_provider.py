@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode
 from usersctl.config import Settings
 from usersctl.secrets import challenge_of, new_token
 from usersctl.service import Service
-from usersd.pages import pages
+from usersd.pages import layout
 from usersd.request import Request
 from usersd.response import Response, as_json, error_response, redirect_to
 from usersd.routing import Access, Route
@@ -108,7 +108,7 @@ class SampleProvider:
             for person in self.people.values()
         ]
         cancel = self._callback(params, error="access_denied")
-        return pages.sample_provider(request, people=people, cancel=cancel)
+        return layout.page(request, "sample_provider", people=people, cancel=cancel)
 
     def consent(self, request: Request, _service: Service) -> Response:
         params = request.query

@@ -14,10 +14,10 @@ from usersctl.config import Settings
 from usersctl.config.values import host_and_port, is_loopback
 from usersctl.errors import Invalid, UsersError
 from usersctl.identity_headers import ASSERTION, known_names
-from usersd.access import wants_a_page
+from usersd.access import own_path, wants_a_page
 from usersd.app import App
 from usersd.handlers.verify import verify
-from usersd.pages import pages
+from usersd.pages import layout
 from usersd.request import FORWARDING, Request
 from usersd.response import JSON, Response, WrongCredentials, error_response, send_refusal, unavailable
 from usersd.server.connections import Hosted
@@ -98,8 +98,7 @@ class DevProxy:
         request = Request(environ, self._app.service.settings)
         if request.path != VERIFY and self._app.router.keeps(request.path):
             return self._app(environ, start_response)
-        refusal = self._refusal(request)
-        answer = refusal or self._verified(request)
+        answer = self._refusal(request) or self._verified(request)
         if answer.status != 200:
             return send_refusal(environ, start_response, answer, request.settings)
         headers = self._of_visitor(environ) | dict(answer.headers[len(JSON) :])
@@ -165,7 +164,8 @@ class DevProxy:
     def _away(self, request: Request) -> Response:
         url = f"http://{host_and_port(*self._address)}"
         if wants_a_page(request.environ, request.method):
-            return pages.away(request, url)
+            again = own_path(request.environ["REQUEST_URI"]) or "/"
+            return layout.page(request, "away", url=url, again=again)._replace(status=502)
         return error_response(502, f"The application at {url} does not answer")
 
 

@@ -1,6 +1,6 @@
 """The handlers of the pages, which are thin clients of the JSON API."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -351,18 +351,8 @@ def overview(request: Request, service: Service) -> Response:
     return layout.page(request, "overview", width="wide", scripted=False, schedule=schedule, **values)
 
 
-def away(request: Request, url: str) -> Response:
-    """The development proxy cannot reach the application."""
-    again = own_path(request.environ["REQUEST_URI"]) or "/"
-    return layout.page(request, "away", url=url, again=again)._replace(status=502)
-
-
 def dev_mail(request: Request, service: Service) -> Response:
     return layout.page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
-
-
-def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], cancel: str) -> Response:
-    return layout.page(request, "sample_provider", people=people, cancel=cancel)
 
 
 @Operation("asset", PAGES, "*/*", refusals={404: "There is no such file."}, html_refusals=frozenset({404}))
