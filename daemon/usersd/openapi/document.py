@@ -164,7 +164,7 @@ def _models(operations: Iterable[Operation]) -> dict[str, Schema]:
 def _responses(route: Route, operation: Operation) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     if operation.answer is not None:
-        responses["200"] = _success(route, operation)
+        responses["200"] = _success(route, operation, operation.answer)
     redirect = operation.redirect
     if not redirect and route.access not in _OPEN and not is_api(route.path):
         redirect = "To `/login`, and back after signing in."
@@ -215,7 +215,7 @@ def _headers(*names: str, cookie: str = "") -> dict[str, Any]:
     return headers
 
 
-def _success(route: Route, operation: Operation) -> dict[str, Any]:
+def _success(route: Route, operation: Operation, answer: Schema | str) -> dict[str, Any]:
     cookie = operation.sets_cookie
     if route.access.needs_session:
         cookie = cookie or "A persistent session, renewed."
@@ -224,10 +224,7 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
         headers[name] = _header(_STRING, meaning)
     for name, meaning in operation.optional_headers.items():
         headers[name] = {"description": meaning, "schema": _STRING}
-    content = {"application/json": {"schema": _by_name(operation.answer)}}
-    if isinstance(operation.answer, str):
-        content = {operation.answer: {"schema": _STRING}}
-    success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": content}
+    success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": _content(answer)}
     if operation.links:
         success["links"] = {
             name: {"operationId": next_id, "parameters": {parameter: place}}
@@ -236,8 +233,10 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
     return success
 
 
-def _by_name(answer: Any) -> Any:
-    return named(answer["title"]) if "title" in answer else answer
+def _content(answer: Schema | str) -> Schema:
+    if isinstance(answer, str):
+        return {answer: {"schema": _STRING}}
+    return {"application/json": {"schema": named(answer["title"]) if "title" in answer else answer}}
 
 
 def _refusal(status: int, meaning: str, *headers: str) -> dict[str, Any]:
