@@ -33,12 +33,11 @@ ASSERTION_SECONDS = 60  # a proxy passes it on at once, but clocks differ
 MAX_TARGET = 2000  # characters of a page to come back to: a proxy limits the length of a header
 _INSUFFICIENT = 'Bearer error="insufficient_user_authentication"'  # RFC 9470
 
+_HOST = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?", re.ASCII)
 # The target of a request line, with or without scheme and host. No browser sends # or \ in it.
 _TARGET = re.compile(
-    r"""(?:https?://(?P<host>(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?))?(?P<target>/[!"$-\[\]-~\x80-\xff]*)""",
-    re.ASCII,
+    rf"""(?:https?://(?P<host>{_HOST.pattern}))?(?P<target>/[!"$-\[\]-~\x80-\xff]*)""", re.ASCII
 )
-_HOST = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?", re.ASCII)
 _METHOD = re.compile(r"[A-Z]+", re.ASCII)
 _ANYTHING = re.compile(r".+")
 _ENCODED_SLASH = re.compile(r"%(2f|5c)", re.IGNORECASE)
