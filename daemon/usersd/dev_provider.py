@@ -4,7 +4,6 @@ It is as strict as a real one: a code works once, only with its verifier and onl
 twice ends what it was exchanged for (RFC 6749 4.1.2).
 """
 
-import base64
 import hmac
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -146,7 +145,7 @@ class SampleProvider:
         environ = request.environ
         length = min(int(environ.get("CONTENT_LENGTH") or 0), 10_000)
         form = dict(parse_qsl(environ["wsgi.input"].read(length).decode("latin-1")))
-        if not self._is_client(environ.get("HTTP_AUTHORIZATION", "")):
+        if not self._is_client(request):
             return _token_error(401, "invalid_client")
         params = self._codes.pop(form.get("code", ""), {})
         self._tokens.pop(self._exchanged.pop(form.get("code", ""), ""), None)
@@ -178,14 +177,9 @@ class SampleProvider:
         query = result | {"state": params.get("state", ""), "iss": self.issuer}
         return f"{params['redirect_uri']}?{urlencode(query)}"
 
-    def _is_client(self, authorization: str) -> bool:
-        try:
-            decoded = base64.b64decode(authorization.removeprefix("Basic ")).decode()
-        except ValueError:
-            return False
-        identity, _, secret = decoded.partition(":")
-        is_right = hmac.compare_digest(unquote_plus(secret).encode(), self.secret.encode())
-        return unquote_plus(identity) == CLIENT and is_right
+    def _is_client(self, request: Request) -> bool:
+        identity, secret = map(unquote_plus, request.basic or ("", ""))
+        return identity == CLIENT and hmac.compare_digest(secret.encode(), self.secret.encode())
 
 
 def _token_error(status: int, error: str) -> Response:
