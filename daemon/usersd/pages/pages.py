@@ -318,15 +318,14 @@ def user(request: Request, service: Service) -> Response:
     explained = service.why.explain(str(user_id))
     if explained.user is None:
         return layout.refused(request, "no-user", 404, trail=f"/audit?user={user_id}")
-    query = OneUserQuery(request.query)
-    wanted = user_page.Wanted(query.sessions, query.rows)
+    query = vars(OneUserQuery(request.query))
     return layout.page(
         request,
         "user",
         width="wide",
         here="users",
         proof=_proof(request, service),
-        **user_page.content(request, service, explained.user, explained.findings, wanted),
+        **user_page.content(request, service, explained.user, explained.findings, query),
     )
 
 
