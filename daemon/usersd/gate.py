@@ -92,7 +92,7 @@ class Gate:
         if verdict == 401:
             return access.sign_in_first(request)
         refusal = self.access.refusal(request.user, request.path)
-        if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
+        if access.shows_a_page(request):
             return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
 
