@@ -1,6 +1,6 @@
 """Which row of the route table a path belongs to."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from usersctl.config import Settings
 from usersctl.lazy import lazy
@@ -39,11 +39,10 @@ class Router:
     colon for a wildcard.
     """
 
-    def __init__(self, table: Iterable[Route], settings: Settings) -> None:
+    def __init__(self, table: Sequence[Route], settings: Settings) -> None:
         self._plain: dict[str, Match] = {}
         self._patterns: dict[str, Match] = {}
         self._lanes: dict[tuple[str, str], Lane] = {}  # of patterns, by method and all segments but the last
-        table = tuple(table)
         for route in (*configured(table, settings), *own_callbacks(table, settings)):
             matches = self._patterns if "<" in route.path else self._plain
             match = matches.setdefault(route.path, Match({}, {}))

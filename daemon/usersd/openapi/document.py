@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document: from the route table, and what each handler declares about itself."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from usersctl import __version__
@@ -58,7 +58,7 @@ path that is not for anyone is answered 401, also one that does not exist. A cha
 answered 403. HEAD is answered wherever GET is, except where a GET works once."""
 
 
-def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
+def document(settings: Settings, table: Sequence[Route]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     topics: dict[str, None] = {}
     for route, placed in zip(table, configured(table, settings), strict=True):
