@@ -5,15 +5,11 @@ from collections.abc import Callable, Sequence
 from usersctl.config import Settings
 from usersctl.lazy import lazy
 from usersctl.named import NamedTuple
-from usersd.routing import (
-    OF_THE_APPLICATION,
-    OF_THE_SERVICE,
-    SAFE_METHODS,
-    Route,
-    configured,
-    own_callbacks,
-)
+from usersd.routing import SAFE_METHODS, Route, configured, own_callbacks
 from usersd.server.lanes import Lane
+
+OF_THE_APPLICATION = ("/", "/health", "/ready")  # where one stands beside the service
+OF_THE_SERVICE = ("/api/users/", "/api/groups/", "/api/audit/", "/assets/", "/_tasks/")
 
 
 class Match(NamedTuple):

@@ -17,8 +17,6 @@ Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 ANY = "*"
-OF_THE_APPLICATION = ("/", "/health", "/ready")  # where one stands beside the service
-OF_THE_SERVICE = ("/api/users/", "/api/groups/", "/api/audit/", "/assets/", "/_tasks/")
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
 CALLBACK_OF = f"{CALLBACK}/<provider>"
 
