@@ -123,7 +123,6 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
 
 
 class SessionLine(NamedTuple):
-    id: int
     label: str
     about: str  # tells its button from the others
     client: str  # its address and program, as far as they are known
@@ -180,7 +179,7 @@ def _session_line(session: Session, *, is_current: bool) -> SessionLine:
     if session.kind == TokenKind.API:
         label = session.name
     about = " · ".join(filter(None, (label, session.ip)))
-    return SessionLine(session.id, label, about, client, is_current, session)
+    return SessionLine(label, about, client, is_current, session)
 
 
 def device(agent: str) -> str:
