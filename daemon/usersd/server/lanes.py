@@ -172,7 +172,8 @@ class Rejected:
 
 
 def _routed(path: str) -> str:
-    """The path as the application will match it: one leading slash, bytes that are not UTF-8 dropped."""
+    """The path as the application will match it: decoded, with one leading slash. A path that is not UTF-8 has no route, so any
+    lane will do for it."""
     path = "/" + path.lstrip("/")
     return path if path.isascii() else path.encode("latin-1").decode("utf-8", "ignore")
 
