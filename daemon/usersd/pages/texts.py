@@ -90,9 +90,7 @@ def for_script(words: Words, script: str) -> Words:
     return {key: text for key, text in words.items() if key in named}
 
 
-def days(settings: Settings, words: Words) -> str:
-    """How long the owner of an account can undo its deletion."""
-    number = settings.deletion_grace.days
+def days(words: Words, number: int) -> str:
     return str(words["days.one"] if number == 1 else words["days.many"].replace("{n}", str(number)))
 
 
