@@ -3,10 +3,9 @@
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate, product
 from operator import and_, or_
-from typing import Self
 from urllib.parse import unquote
 
 from usersctl.config import Settings
@@ -215,9 +214,12 @@ class PageAccess:
         self.rules = PathRules((*role_rules, *((path, TWO_FACTORS) for path in factor_rules)))
         self._trusted = trusted
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        return cls(settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers)
+    @staticmethod
+    def of(settings: Settings) -> "PageAccess":
+        """Made once for the same rules."""
+        return _page_access(
+            settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers
+        )
 
     def verdict(
         self,
@@ -261,6 +263,9 @@ class PageAccess:
         if factors is not None:
             needed |= {TWO_FACTORS}
         return needed
+
+
+_page_access = cache(PageAccess)
 
 
 def meets(user: User, needed: Requirement) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 from usersctl.errors import Invalid, NotFound
@@ -48,8 +48,6 @@ _READABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 # Older browsers send no Sec-Fetch-Mode, but Referer, Origin, or what their scripts add.
 _OF_BROWSERS = ("HTTP_SEC_FETCH_MODE", "HTTP_REFERER", "HTTP_ORIGIN", "HTTP_X_REQUESTED_WITH")
-
-_page_access = cache(PageAccess)
 
 
 class Original(NamedTuple):
@@ -122,9 +120,7 @@ def verify(request: Request, service: Service) -> Response:
         original = _original(*map(request.environ.get, (*ORIGINAL, "HTTP_HOST")))
     if not is_judged:
         return _let_in(request, service, original)
-    pages_access = _page_access(
-        settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers
-    )
+    pages_access = PageAccess.of(settings)
     verdict = pages_access.verdict(request.user, original.path, request.session, **asked)
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
