@@ -51,16 +51,18 @@ class Lanes:
         self._lane_of = lane_of
         self._together = together
         self._here: deque[Any] = deque()
-        self._queues: dict[Lane, SimpleQueue[Any]] = {
-            lane: SimpleQueue() for lane in Lane if lane is not Lane.HERE
+        self._unstarted = {
+            Lane.QUICK: threads,
+            Lane.WRITING: WRITING_THREADS,
+            Lane.HASHING: slow_threads,
+            Lane.AWAY: away_threads,
         }
+        self._queues: dict[Lane, SimpleQueue[Any]] = {lane: SimpleQueue() for lane in self._unstarted}
         self._capacity = {
             Lane.HASHING: threading.BoundedSemaphore(slow_threads + waiting_room),
             Lane.AWAY: threading.BoundedSemaphore(away_threads),
         }
         self._rejected: deque[Any] = deque()
-        self._unstarted = {Lane.QUICK: threads, Lane.WRITING: WRITING_THREADS}
-        self._unstarted |= {Lane.HASHING: slow_threads, Lane.AWAY: away_threads}
         self._starting = threading.Lock()
         self._threads: list[tuple[Lane, threading.Thread]] = []
 
