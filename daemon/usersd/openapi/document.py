@@ -59,14 +59,12 @@ answered 403. HEAD is answered wherever GET is, except where a GET works once.""
 
 
 def document(settings: Settings, table: Sequence[Route]) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    topics: dict[str, None] = {}
-    for route, placed in zip(table, configured(table, settings), strict=True):
-        path = re.sub(r"<(\w+)>", r"{\1}", placed.path)
-        operation = operation_of(route.handler)
-        topics[operation.topic] = None
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path, settings)
     operations = [operation_of(route.handler) for route in table]
+    paths: dict[str, dict[str, Any]] = {}
+    for route, placed, operation in zip(table, configured(table, settings), operations, strict=True):
+        path = re.sub(r"<(\w+)>", r"{\1}", placed.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path, settings)
+    topics = dict.fromkeys(operation.topic for operation in operations)
     return {
         "openapi": "3.1.0",
         "info": {
