@@ -64,7 +64,6 @@ class App:
         self.limits = RateLimits(service)
         self.whitelist = Whitelist(service.settings.whitelist)
         self.router = Router(table, service.settings)
-        self.lane = self.router.lane
         self._hsts = hsts(service.settings)
         self._asks_for_factors = bool(service.settings.roles_with_factor)
 

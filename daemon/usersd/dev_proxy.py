@@ -92,7 +92,8 @@ class DevProxy:
         self._identity = {f"HTTP_{name.upper().replace('-', '_')}" for name in names} | set(FORWARDING)
 
     def lane(self, method: str, path: str) -> Lane:
-        return self._app.lane(method, path) if self._app.router.keeps(path) else Lane.AWAY
+        router = self._app.router
+        return router.lane(method, path) if router.keeps(path) else Lane.AWAY
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ, self._app.service.settings)

@@ -191,7 +191,7 @@ def as_hosted(app: App) -> Hosted:
     daemon = Hosted(
         app=app,
         answer=app.answer,
-        lane=app.lane,
+        lane=app.router.lane,
         on_error=app.server_error,
         together=app.service.store.together,
         on_stop=app.service.stop,
