@@ -254,7 +254,7 @@ def profile(request: Request, service: Service) -> Response:
         ends_password=links_at_sign_in and user.email_proven_at is None,
         **user_page.own_sessions(request, service, shown),
         **factors_page.content(request, service),
-        device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
+        device=user_page.device(request.user_agent or ""),
         then=then,
         ended_password=not has_password and service.identities.has_ended_password(user),
         connected=linked.get(query.linked or ""),
