@@ -248,7 +248,7 @@ function manageUsers() {
   // --- the list ---
 
   // A form begins anew, unless the end of the session closed it.
-  function begins(dialog) {
+  function openForm(dialog) {
     const form = $("form", dialog);
     if (!dialog.returnValue.includes("ended")) {
       form.reset();
@@ -258,8 +258,8 @@ function manageUsers() {
     openDialog(dialog);
   }
 
-  on($("#new"), "click", () => begins(createDialog));
-  on($("#new-invite"), "click", () => begins(inviteDialog));
+  on($("#new"), "click", () => openForm(createDialog));
+  on($("#new-invite"), "click", () => openForm(inviteDialog));
   on(previous, "click", () => turn(shown - 1));
   on(next, "click", () => turn(shown + 1));
 
