@@ -284,8 +284,9 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
 
 
 def _signed(values: dict[str, str], names: tuple[Header, ...]) -> Iterator[str]:
-    """Groups have a line where there are some, and the proofs where they are more than a password, each in a header that is
-    sent: applications that know neither can check the others. No line looks like another one."""
+    """What the assertion covers, line by line. Groups have a line if there are some, and the proofs if they are more than a
+    password, each only if its header is sent: so applications that know neither can check the rest. No line can be taken
+    for another one."""
     groups, proofs = values.pop("groups"), values.pop("auth")
     yield from values.values()
     sent = {kind for _, kind in names}
