@@ -80,10 +80,10 @@ function manageUsers() {
     const focused = document.activeElement.dataset.id;
     table.tBodies[0].replaceChildren(...users.map((user) => row(user, awaiting, invited)));
     if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
+    const [key, order] = sort.value.split(" ");
     for (const head of all("[data-sort]", table)) {
-      const [key, order] = sort.value.split(" ");
-      head.toggleAttribute("aria-sort", head.dataset.sort === key);
       if (head.dataset.sort === key) head.setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
     }
     total = pagination;
     shown = page;
