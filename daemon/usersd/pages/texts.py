@@ -107,5 +107,8 @@ def password_rules(settings: Settings, words: Words) -> list[tuple[str, str]]:
         "bytes": True,
     }
     least, most = str(settings.min_length), str(MAX_BYTES)
-    rules = {rule: words[f"rules.{rule}"] for rule in applies if applies[rule]}
-    return [(rule, text.replace("{n}", least).replace("{most}", most)) for rule, text in rules.items()]
+    return [
+        (rule, words[f"rules.{rule}"].replace("{n}", least).replace("{most}", most))
+        for rule, is_applied in applies.items()
+        if is_applied
+    ]
