@@ -26,15 +26,12 @@ class WrongCredentials(Unauthenticated):
         self.response = response
 
 
-ALWAYS: tuple[Header, ...] = (
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-)
+ALWAYS: tuple[Header, ...] = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
+UNSTORED: tuple[Header, ...] = (("Cache-Control", "no-store"), *ALWAYS)  # of all but static files
 JSON: tuple[Header, ...] = (
     ("Content-Type", "application/json; charset=utf-8"),
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
-    *ALWAYS,
+    *UNSTORED,
 )
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -43,7 +40,7 @@ _PAGE_POLICY = (
 PAGE: tuple[Header, ...] = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", _PAGE_POLICY),
-    *ALWAYS,
+    *UNSTORED,
 )
 
 CHALLENGE = "WWW-Authenticate"

@@ -371,7 +371,7 @@ def asset(request: Request, _service: Service) -> Response:
         ("Cache-Control", f"public, max-age={kept}"),
         ("Vary", "Accept-Encoding"),
         *encoding,
-        *ALWAYS[1:],
+        *ALWAYS,
         ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
     )
     return Response(200, content, headers)
