@@ -28,9 +28,10 @@ class WrongCredentials(Unauthenticated):
 
 ALWAYS: tuple[Header, ...] = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 UNSTORED: tuple[Header, ...] = (("Cache-Control", "no-store"), *ALWAYS)  # of all but static files
+NO_PAGE: Header = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 JSON: tuple[Header, ...] = (
     ("Content-Type", "application/json; charset=utf-8"),
-    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    NO_PAGE,
     *UNSTORED,
 )
 _PAGE_POLICY = (

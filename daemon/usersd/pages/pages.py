@@ -14,7 +14,7 @@ from usersd.page_access import REGISTRATION
 from usersd.pages import assets, audit_page, factors_page, layout, overview_page, user_page
 from usersd.pages.ways import proofs, ways_to
 from usersd.request import Request
-from usersd.response import ALWAYS, Response, redirect_to
+from usersd.response import ALWAYS, NO_PAGE, Response, redirect_to
 
 LOGIN = "/login"
 GROUPS_SHOWN = 200  # in the table of users, so that the page stays small
@@ -372,6 +372,6 @@ def asset(request: Request, _service: Service) -> Response:
         ("Vary", "Accept-Encoding"),
         *encoding,
         *ALWAYS,
-        ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+        NO_PAGE,
     )
     return Response(200, content, headers)
