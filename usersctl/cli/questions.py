@@ -16,7 +16,7 @@ from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import clean
 from usersctl.config.sources import read_secret
 from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
-from usersctl.models import Newcomer, User
+from usersctl.models import Newcomer, User, UserFilter
 from usersctl.named import NamedTuple
 from usersctl.text import listed
 
@@ -53,8 +53,6 @@ def complete_group(incomplete: str) -> list[str]:
 
 
 def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]]) -> list[str]:
-    from usersctl.models import UserFilter
-
     def known(service: "Service") -> list[str]:
         with service.accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
             addresses = (address for user in accounts for address in addresses_of(user) if address)
