@@ -14,7 +14,6 @@ from usersctl.cli.questions import Yes, confirm, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
-from usersctl.models import AuditRow
 from usersctl.store.conninfo import is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -58,7 +57,7 @@ def status(ctx: Context) -> None:
     run = invocation(ctx)
     store = run.store(write=False)
     with store.read() as tx:
-        server = tx.server()
+        server, last_backup = tx.server(), tx.last_of("backup")
         facts: dict[str, Any] = {
             "path": store.name,
             "chosen_by": run.loaded.origins["database"].source,
@@ -66,7 +65,7 @@ def status(ctx: Context) -> None:
             **(_sizes(store.path) if server is None else {"server": server.version, "bytes": server.bytes}),
             **tx.counts(),
             "active_admins": tx.active_admins(),
-            "last_backup": _time_of(tx.last_of("backup")),
+            "last_backup": last_backup and last_backup.at,
         }
     if run.out.json:
         run.out.write_json(facts)
@@ -77,10 +76,6 @@ def status(ctx: Context) -> None:
 def _sizes(file: Path) -> dict[str, int]:
     log = Path(f"{file}-wal")
     return {"bytes": file.stat().st_size, "wal_bytes": log.stat().st_size if log.exists() else 0}
-
-
-def _time_of(row: AuditRow | None) -> str | None:
-    return row.at if row else None
 
 
 def backup(
