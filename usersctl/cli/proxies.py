@@ -180,7 +180,7 @@ class Front(NamedTuple):
             for kind in kinds
         ]
         return {
-            "nginx_redirect": self._nginx_redirect(),
+            "nginx_redirect": _NGINX_REDIRECT.format(host=self.host, url=self.url) if self.https else "",
             "nginx_listen": self._nginx_listen(),
             "nginx_tls": _NGINX_TLS.format(host=self.host) if self.https else "",
             "nginx_app_tls": _NGINX_APP_TLS if self.application.startswith("https:") else "",
@@ -195,11 +195,6 @@ class Front(NamedTuple):
             address = self.host.replace("localhost", "127.0.0.1")
             return f"    listen {address}:{self.port}{ssl};"
         return f"    listen {self.port}{ssl};\n    listen [::]:{self.port}{ssl};"
-
-    def _nginx_redirect(self) -> str:
-        if not self.https:
-            return ""
-        return _NGINX_REDIRECT.format(host=self.host, url=self.url)
 
     def _for_caddy(self) -> dict[str, str]:
         sources = self.sources
