@@ -94,11 +94,8 @@ def create(
         raise Invalid("Say when the token expires: either --expires SPAN or --no-expiry")
     lifetime = span(expires) if expires is not None else None
     name = normal_name(name)
-    scopes, ranges = None, None
-    if scope:
-        scopes = normal_scopes(_parts(scope))
-    if ip:
-        ranges = normal_ranges(_parts(ip))
+    scopes = normal_scopes(_parts(scope)) if scope else None
+    ranges = normal_ranges(_parts(ip)) if ip else None
     service = run.service()
     account = one_user(service, user)
     created = service.sessions.create_api_token(
