@@ -39,7 +39,7 @@ class OnConflict(StrEnum):
 class _Plan(NamedTuple):
     """What to do with the rows."""
 
-    policy: str
+    on_conflict: str
     dry_run: bool
     invite: bool
     create_groups: bool
@@ -142,7 +142,7 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         try:
             lifetime = lifetime_of(None) if plan.invite else None
             options = ImportOptions(
-                plan.policy,
+                plan.on_conflict,
                 plan.dry_run,
                 run.actor,
                 report,
