@@ -57,7 +57,7 @@ def open_source(kind: SourceKind, path: Path, table: str | None = None) -> Itera
         raise Invalid(f"{path} is not a SQLite database")
     with closing(_connect(path, has_log=beginning[18:20] == b"\2\2")) as connection:
         try:
-            reader = {SourceKind.POCKETBASE: _pocketbase}.get(kind, _sqlite)
+            reader = _pocketbase if kind is SourceKind.POCKETBASE else _sqlite
             source_table = reader(connection, table, path)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
