@@ -92,9 +92,7 @@ def _connect(path: Path, *, has_log: bool) -> sqlite3.Connection:
 
 def _sqlite(connection: sqlite3.Connection, wanted: str | None, path: Path) -> SourceTable:
     name = _choose(_tables(connection), wanted, path)
-    return _select(
-        connection, name, f"SELECT them.*{_roles(connection, name)} FROM {quoted(name)} AS them", path
-    )
+    return _select(connection, path, name, _roles(connection, name))
 
 
 def _roles(connection: sqlite3.Connection, users: str) -> str:
@@ -142,8 +140,9 @@ def _choose(tables: Sequence[str], wanted: str | None, path: Path) -> str:
     return found[0]
 
 
-def _select(connection: sqlite3.Connection, name: str, query: str, path: Path, *values: str) -> SourceTable:
-    cursor = connection.execute(query, values)
+def _select(connection: sqlite3.Connection, path: Path, name: str, more: str, *values: str) -> SourceTable:
+    """`more`: columns that come from other tables, each after a comma, with `them` for this one."""
+    cursor = connection.execute(f"SELECT them.*{more} FROM {quoted(name)} AS them", values)
     columns = [column for column, *_ in cursor.description]
     key = next((column for column in columns if column.lower() == "id"), None)
 
@@ -178,7 +177,7 @@ def _pocketbase(connection: sqlite3.Connection, wanted: str | None, path: Path) 
         for provider in providers
     )
     values = [value for provider in providers for value in (name, provider)]
-    return _select(connection, name, f"SELECT them.*{ids} FROM {quoted(name)} AS them", path, *values)
+    return _select(connection, path, name, ids, *values)
 
 
 def _dump(entries: Iterator[SourceRow], wanted: str | None) -> SourceTable:
