@@ -98,10 +98,7 @@ def _sqlite(connection: sqlite3.Connection, wanted: str | None, path: Path) -> S
 def _roles(connection: sqlite3.Connection, users: str) -> str:
     """One more column for the roles, if two tables have them, as in Flask-Security: `role`, and `roles_users` for who has which."""
     columns = {
-        table: {
-            folded(row["name"]): quoted(row["name"])
-            for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
-        }
+        table: {folded(name): quoted(name) for name in _columns(connection, table)}
         for table in _tables(connection)
     }
     roles = [
@@ -124,6 +121,10 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
     kinds = "type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
     query = f"SELECT name FROM sqlite_schema WHERE {kinds} ORDER BY name"
     return [name for (name,) in connection.execute(query)]
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
 
 
 def _choose(tables: Sequence[str], wanted: str | None, path: Path) -> str:
@@ -166,8 +167,8 @@ def _pocketbase(connection: sqlite3.Connection, wanted: str | None, path: Path) 
         hint = "it is the file data.db in the folder pb_data"
         raise Invalid(f"{path} is not a database of PocketBase", hint=hint)
     name = _choose(tables, wanted or "users", path)
-    columns = {row["name"] for row in connection.execute("PRAGMA table_info(_externalAuths)")}
-    suffix = "Ref" if "recordRef" in columns else "Id"  # since version 0.23, and before
+    has_ref = "recordRef" in _columns(connection, "_externalAuths")
+    suffix = "Ref" if has_ref else "Id"  # since version 0.23, and before
     in_collection = f"collection{suffix} = (SELECT id FROM _collections WHERE name = ?)"
     query = f"SELECT DISTINCT provider FROM _externalAuths WHERE {in_collection} ORDER BY provider"
     providers = [provider for (provider,) in connection.execute(query, (name,))]
