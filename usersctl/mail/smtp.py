@@ -134,9 +134,11 @@ class SmtpSender:
     def _unconnected(self, host: str) -> smtplib.SMTP:
         # Without a name of our own smtplib would look one up, which has no time limit.
         name = domain(self.settings)
-        server = smtplib.SMTP(local_hostname=name, timeout=self.step)
+        server: smtplib.SMTP
         if self.settings.mailer_secure:
             server = smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=_verifying())
+        else:
+            server = smtplib.SMTP(local_hostname=name, timeout=self.step)
         # The name that the certificate must have. smtplib sets it only in a constructor that also connects, and then
         # the whole greeting would pass without the overall time limit.
         server._host = host  # type: ignore[attr-defined]  # noqa: SLF001
