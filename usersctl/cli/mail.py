@@ -197,7 +197,7 @@ def _link_of_claim(run: Invocation, service: "Service", account: User) -> "Kind"
         return APPROVE_NEW_EMAIL
     if claim.approved_at is None and not service.recovery.has_password(account.id):
         when = "The account has no password. Once this link is used, print the one that approves the change"
-        run.out.note(str(run.options.repeated_in(f"{when}: usersctl link email {account.id}")))
+        run.out.note(run.options.repeated_in(f"{when}: usersctl link email {account.id}"))
     return CONFIRM_NEW_EMAIL
 
 

@@ -156,7 +156,7 @@ def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoRetu
     """Each problem by its file and its place."""
     name = "standard input" if file == "-" else file
     problems = [
-        {"where": where, "message": str(run.options.repeated_in(message)), "file": name}
+        {"where": where, "message": run.options.repeated_in(message), "file": name}
         for where, message in error.problems
     ]
     if not run.out.json:

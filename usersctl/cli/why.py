@@ -21,7 +21,7 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
     explained = service.why.explain(user)
     stopped_by = getattr(explained.shut, "name", None)
     lines = [
-        Line(name, state, message, run.options.repeated_in(mend))
+        Line(name, state, message, mend and run.options.repeated_in(mend))
         for state, name, message, mend, *_ in explained.gates
     ]
     if run.out.json:
