@@ -16,7 +16,6 @@ from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Forbidden, NotFound
 from usersctl.fields import normal_email
 from usersctl.models import EmailState, QueuedEmail, User
-from usersctl.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
     from usersctl.mail.kinds import Kind
     from usersctl.service import Service
+    from usersctl.store.transaction import Transaction
 
 OF_EVENTS_ONLY = ("webhook", "subject", "payload")  # columns of the outbox that no email uses
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
@@ -224,7 +224,7 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
         raise Forbidden("Registration is closed, and its confirmation with it", hint=hint)
 
 
-def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
+def _queued(tx: "Transaction", email_id: int) -> QueuedEmail:
     if email_id < 2**63:  # a larger number is no integer of SQLite
         queued = tx.queued_email(email_id)
         if queued is not None:
