@@ -183,7 +183,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
     if run.out.json:
         run.out.write_json(account.as_json())
         return
-    from usersctl.throttle import counter_of  # late, as above
+    from usersctl.throttle import counter_of  # late, for the same reason as holder_of
 
     with service.store.read() as tx:
         sessions = list(tx.live_tokens_of(account.id))
