@@ -260,13 +260,12 @@ def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: b
     if not as_json and not run.out.terminal:
         print("\t".join(COLUMNS), flush=True)
     for row in rows:
-        cells = map(plain, _cells(row))
         if as_json:
-            print(to_json(_with_events(row)), flush=True)
-        elif run.out.terminal:
-            print("  ".join(filter(None, cells)), flush=True)
+            line = to_json(_with_events(row))
         else:
-            print("\t".join(cells), flush=True)
+            cells = map(plain, _cells(row))
+            line = "  ".join(filter(None, cells)) if run.out.terminal else "\t".join(cells)
+        print(line, flush=True)
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
