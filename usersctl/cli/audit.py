@@ -114,7 +114,7 @@ def _draw(run: "Invocation", tx: "Transaction", wanted: AuditFilter, limit: int)
         row |= {
             "actor": _beside(row["actor"], row["actor_email"]),
             "user": _beside(row["user_id"], row["email"]),
-            "details": to_json(row["details"]) if row["details"] else "",
+            "details": _details(row),
         }
         cells.append([row[name] for name in columns])
     first = (Step("details", 24), Step("user", 30), Step("origin"), Step("id"), Step("details"))
@@ -269,8 +269,11 @@ def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: b
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
-    details = to_json(row["details"]) if row["details"] else ""
-    return [details if name == "details" else row[name] for name in COLUMNS]
+    return [_details(row) if name == "details" else row[name] for name in COLUMNS]
+
+
+def _details(row: dict[str, Any]) -> str:
+    return to_json(row["details"]) if row["details"] else ""
 
 
 def _time(service: "Service", text: str | None) -> str | None:
