@@ -160,11 +160,11 @@ def link(
     if purpose is Purpose.CONFIRM:
         _refuse_nothing_to_confirm(run, account)
         kind = CONFIRM
-    if purpose is Purpose.EMAIL:
+    elif purpose is Purpose.EMAIL:
         kind = _link_of_claim(run, service, account)
-    if purpose is Purpose.INVITE:
+    elif purpose is Purpose.INVITE:
         kind, lifetime = INVITATION, _left_of_invitation(service, account)
-    if purpose is Purpose.RESET and account.awaits_owner:
+    elif account.awaits_owner:
         hint = f"use: usersctl link invite {account.id}"
         raise Forbidden(f"{account.email} is invited, and has no password to reset", hint=hint)
     url = service.outbox.link(kind, account, by=run.actor)
