@@ -227,8 +227,7 @@ def restore(
                 copy, database, file, keep_tokens, run.actor, utc_now, tell_owners
             )
             kept = replacement.run(draw)
-    if kept is not None:
-        as_json["kept"] = str(kept)
+    as_json["kept"] = kept and str(kept)
     run.out.result(f"Restored {accounts} to {name}", as_json)
     if kept is not None:
         run.out.note(f"The replaced database is kept as {kept}")
