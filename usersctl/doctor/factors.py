@@ -20,11 +20,10 @@ def secret_key(installation: Installation) -> Result | None:
     from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer
 
     sealer = Sealer.of(installation.settings)
-    exposed = None
     if isinstance(sealer.file, KeyFile):
         exposed = _exposed(sealer.file.path, installation.database)
-    if exposed is not None:
-        return exposed
+        if exposed is not None:
+            return exposed
     sealed_with = installation.query(lambda tx: tx.count_totp_by_beginning(NAME_BYTES))
     names = sealer.names()
     if not names and not sealed_with:
