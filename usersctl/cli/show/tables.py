@@ -50,7 +50,7 @@ def draw_fitted(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], steps: Sequence[Step], *, color: bool
 ) -> list[str] | None:
     """Returns the titles of the columns that were left out; None, and draws nothing, if the terminal is too narrow."""
-    console = _console(color=color)
+    console = terminal_console(color=color)
     steps = [step for step in steps if step is DAYS or step.column in columns]
     for taken in range(len(steps) + 1):
         days = DAYS in steps[:taken]
@@ -81,14 +81,14 @@ def _cut_widths(columns: list[tuple[str, ...]], cut: dict[int, int], room: int) 
 
 def draw(titles: list[str], rows: list[list[Cell]], *, color: bool) -> bool:
     """Returns False, and draws nothing, if the terminal is too narrow."""
-    console = _console(color=color)
+    console = terminal_console(color=color)
     widths = _widths(_columns(titles, rows), console.width)
     if widths is not None:
         _draw(console, titles, rows, widths, cut=(), color=color)
     return widths is not None
 
 
-def _console(*, color: bool) -> "Console":
+def terminal_console(*, color: bool) -> "Console":
     from rich.console import Console
 
     return Console(no_color=not color, highlight=False)
