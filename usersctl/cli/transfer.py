@@ -125,7 +125,7 @@ def _adopt(
 
 
 def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", plan: _Plan) -> None:
-    from usersctl.invitations import lifetime_of
+    from usersctl.mail.kinds import USUAL_INVITATION
     from usersctl.transfer.writing import BrokenRows, ImportOptions
 
     problems: list[RowProblem] = []
@@ -140,14 +140,13 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
     with _service(run, dry_run=plan.dry_run) as service, run.out.steps() as draw:
         try:
-            lifetime = lifetime_of(None) if plan.invite else None
             options = ImportOptions(
                 plan.on_conflict,
                 plan.dry_run,
                 run.actor,
                 report,
                 progress=draw,
-                invite=lifetime,
+                invite=USUAL_INVITATION if plan.invite else None,
                 create_groups=plan.create_groups,
             )
             done = service.transfer.import_rows(rows, options)
