@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from enum import StrEnum
@@ -51,7 +51,7 @@ class SmtpSender:
         """Goes through all steps before the email itself, to show at which of them sending would fail."""
         passed: list[Step] = []
         try:
-            with self._connected(passed.append):
+            with self._connected(passed):
                 return Probe(passed, None)
         except Undeliverable as error:
             return Probe(passed, str(error))
@@ -61,7 +61,7 @@ class SmtpSender:
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
         del number
         try:
-            with self._connected() as server, _limited(server, self.answer):
+            with self._connected([]) as server, _limited(server, self.answer):
                 return _deliver(server, message, recipient, self.answer)
         except smtplib.SMTPRecipientsRefused as error:
             code, reply = error.recipients[recipient]
@@ -87,7 +87,8 @@ class SmtpSender:
         return _shortened(f"{host_and_port(*self._address)}: {reason}")
 
     @contextmanager
-    def _connected(self, on_step: Callable[[Step], object] = id) -> Iterator[smtplib.SMTP]:
+    def _connected(self, passed: list[Step]) -> Iterator[smtplib.SMTP]:
+        """`passed` gets each step that went well."""
         settings, (host, port) = self.settings, self._address
         server = self._unconnected(host)
         try:
@@ -98,18 +99,16 @@ class SmtpSender:
                         f"{host_and_port(host, port)}: {_one_line(code, reply)}", permanent=False
                     )
                 server.ehlo_or_helo_if_needed()
-                on_step(Step.GREETED)
-                if settings.mailer_secure or self._start_tls(server, host):
-                    on_step(Step.ENCRYPTED)
-                else:
-                    on_step(Step.IN_CLEAR)
+                passed.append(Step.GREETED)
+                is_encrypted = settings.mailer_secure or self._start_tls(server, host)
+                passed.append(Step.ENCRYPTED if is_encrypted else Step.IN_CLEAR)
                 if settings.mailer_user is not None:
                     if settings.mailer_password is None:  # only the daemon has it
                         raise Undeliverable(
                             "mailer.auth.pass is missing: set USERS_MAILER_PASS", permanent=False
                         )
                     _log_in(server, settings.mailer_user, settings.mailer_password)
-                    on_step(Step.LOGGED_IN)
+                    passed.append(Step.LOGGED_IN)
             yield server
             with suppress(smtplib.SMTPException, OSError):
                 server.putcmd("quit")  # without waiting for the reply: the email is accepted already
