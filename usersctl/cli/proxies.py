@@ -87,8 +87,8 @@ class Front(NamedTuple):
 
     settings: Settings
     url: str  # where visitors come
-    app: str | None = None  # the origin of the application, if it is named
-    more_names: Names = ()  # of identity headers, beside forward.headers or in their place
+    app: str | None  # the origin of the application, if it is named
+    more_names: Names  # of identity headers, beside forward.headers or in their place
     in_container: bool = False
 
     @property

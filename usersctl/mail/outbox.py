@@ -37,7 +37,7 @@ class Outbox(NamedTuple):
     store: Store
     settings: Settings
     queue: EmailQueue
-    given_send: "Send | None" = None  # for tests; None: as the configuration says
+    given_send: "Send | None"  # for tests; None: as the configuration says
 
     @property
     def committed(self) -> threading.Event:
