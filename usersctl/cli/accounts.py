@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from usersctl.cli import questions
-from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, one_user
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken

@@ -14,7 +14,8 @@ import typer
 from typer import Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import complete_user, invocation, one_reference
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import complete_user, one_reference
 from usersctl.cli.show.cells import plain, to_json
 from usersctl.cli.show.listing import ON_A_TERMINAL, print_json_array
 from usersctl.clock import stamp
@@ -28,7 +29,6 @@ from usersctl.text import counted
 from usersctl.trail import ACTOR, refuse_unknown, with_addresses
 
 if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
     from usersctl.service import Service
     from usersctl.store.store import Store
     from usersctl.store.transaction import Transaction
@@ -103,7 +103,7 @@ def audit(
             run.out.table(COLUMNS, map(_cells, rows))
 
 
-def _draw(run: "Invocation", tx: "Transaction", wanted: AuditFilter, limit: int) -> None:
+def _draw(run: Invocation, tx: "Transaction", wanted: AuditFilter, limit: int) -> None:
     """The newest first, because that is what a person looks for."""
     from usersctl.cli.show.tables import DAYS, Step
 
@@ -256,7 +256,7 @@ def _end_without_reader() -> None:
         raise BrokenPipeError
 
 
-def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+def _print_each(run: Invocation, rows: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     if not as_json and not run.out.terminal:
         print("\t".join(COLUMNS), flush=True)
     for row in rows:

@@ -10,7 +10,8 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import Yes, confirm, invocation
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
@@ -21,7 +22,6 @@ from usersctl.store.store import Store
 from usersctl.text import counted, quoted_file
 
 if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
     from usersctl.factors.sealing import Sealer
     from usersctl.store.checks import Begins, Report
 
@@ -137,13 +137,13 @@ def _stem(store: Store) -> str:
     return store.database.stem if isinstance(store.database, Path) else "users"
 
 
-def _sealer(run: "Invocation") -> "Sealer":
+def _sealer(run: Invocation) -> "Sealer":
     from usersctl.factors.sealing import Sealer
 
     return Sealer.of(run.loaded.settings)
 
 
-def _record(run: "Invocation", file: Path, accounts: int) -> None:
+def _record(run: Invocation, file: Path, accounts: int) -> None:
     """For the overview, and because a copy of all accounts is worth a row of the trail. A failure spoils no backup."""
     try:
         with closing(open_store(run.loaded.settings.database)) as store, store.write() as tx:
@@ -177,7 +177,7 @@ def verify(
 
 
 @contextmanager
-def _checking(run: "Invocation") -> Iterator["Begins"]:
+def _checking(run: Invocation) -> Iterator["Begins"]:
     """A bar for the checks of a large database, each of which may take a minute."""
     with run.out.steps() as draw:
         yield lambda check, number, of: draw(f"Checking {check}", number, of)
@@ -236,7 +236,7 @@ def restore(
     run.out.note(consequence_for_apps)
 
 
-def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
+def _without_key(run: Invocation, copy: Path) -> tuple[int, str]:
     """How many secrets of authenticator apps in the backup no key opens, and what that means."""
     from usersctl.factors.sealing import NAME_BYTES
 
@@ -256,7 +256,7 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
     )
 
 
-def _refuse_unsound(run: "Invocation", file: Path, report: "Report") -> NoReturn:
+def _refuse_unsound(run: Invocation, file: Path, report: "Report") -> NoReturn:
     message = f"{file} is not sound, and was not restored"
     hint = f"see: usersctl db verify {quoted_file(file)}"
     problems = [problem._asdict() for problem in report.problems]
@@ -264,7 +264,7 @@ def _refuse_unsound(run: "Invocation", file: Path, report: "Report") -> NoReturn
     raise typer.Exit(ExitCode.UNUSABLE)
 
 
-def _print_report(run: "Invocation", name: str, report: "Report") -> None:
+def _print_report(run: Invocation, name: str, report: "Report") -> None:
     accounts, rows = report.counts.get("users"), report.counts.get("audit")
     if run.out.json:
         problems = [problem._asdict() for problem in report.problems]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from usersctl.cli import questions
-from usersctl.cli.questions import UserArguments, invocation
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import UserArguments
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
 from usersctl.errors import Invalid
@@ -17,7 +18,6 @@ from usersctl.models import Role, User
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from usersctl.cli.invocation import Invocation
     from usersctl.invitations import Waiting
 
 MOST = 5_000  # people in one transaction, which logins wait for
@@ -135,13 +135,13 @@ def revoke(ctx: Context, user: UserArguments) -> None:
     run.out.result("\n".join(lines) or "No users given; nothing to do", as_json)
 
 
-def _report(run: "Invocation", invited: Iterable[User], lifetime: "timedelta") -> None:
+def _report(run: Invocation, invited: Iterable[User], lifetime: "timedelta") -> None:
     from usersctl.invitations import expiry
 
     _print(run, INVITED, ((account, expiry(account, lifetime)) for account in invited))
 
 
-def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
+def _print(run: Invocation, verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
     """Each as it comes: a long work that is interrupted has told what it did."""
     try:
         if run.out.json:
@@ -155,7 +155,7 @@ def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | No
     run.out.is_done = True
 
 
-def _print_lines(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
+def _print_lines(run: Invocation, verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
     line = ""
     for account, until in accounts:
         line = f"{verb} {account.email} (user {account.id})" + (f", until {until}" if until else "")

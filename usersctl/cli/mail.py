@@ -8,8 +8,8 @@ import typer
 from typer import Argument, Context
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import UserArgument, invocation, one_user
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import UserArgument, one_user
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
 from usersctl.clock import moment, stamp, utc_now

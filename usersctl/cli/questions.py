@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import clean
@@ -95,11 +95,6 @@ ReadUserArgument = Annotated[
 UserArguments = Annotated[
     list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)
 ]
-
-
-def invocation(ctx: Context) -> Invocation:
-    run: Invocation = ctx.obj
-    return run
 
 
 def users(service: "Service", references: Iterable[str], *, if_exists: bool = False) -> list[User]:

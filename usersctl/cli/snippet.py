@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from typer import Argument, Context, Option
 
+from usersctl.cli.invocation import invocation
 from usersctl.cli.proxies import (
     PORTS,
     TRIAL,
@@ -25,7 +26,6 @@ from usersctl.cli.proxies import (
     header_names,
     port_of,
 )
-from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.config.values import connectable_host, host_and_port, is_loopback

@@ -12,8 +12,8 @@ from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_rows
-from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import invocation, is_yes
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import is_yes
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
