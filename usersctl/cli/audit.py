@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Context, Option
 
+from usersctl.cli.arguments import complete_user, one_reference
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation, invocation
-from usersctl.cli.questions import complete_user, one_reference
 from usersctl.cli.show.cells import plain, to_json
 from usersctl.cli.show.listing import ON_A_TERMINAL, print_json_array
 from usersctl.clock import stamp

@@ -4,8 +4,9 @@ from typing import Annotated
 
 from typer import Argument, Context
 
+from usersctl.cli.arguments import UserArguments, complete_group, users
 from usersctl.cli.invocation import Invocation, invocation
-from usersctl.cli.questions import UserArguments, Yes, complete_group, confirm, users
+from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import Cell
 from usersctl.text import counted
 

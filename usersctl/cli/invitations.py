@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
-from usersctl.cli import questions
+from usersctl.cli.arguments import UserArguments, complete_group, expanded, users
 from usersctl.cli.invocation import Invocation, invocation
-from usersctl.cli.questions import UserArguments
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
 from usersctl.errors import Invalid
@@ -30,7 +29,7 @@ IntoGroups = Annotated[
     Option(
         metavar="GROUP",
         help="A group that the accounts are in. Repeatable.",
-        autocompletion=questions.complete_group,
+        autocompletion=complete_group,
     ),
 ]
 
@@ -82,7 +81,7 @@ def send(
         raise Invalid("Nobody to invite", hint="give addresses, - for standard input, or --without-password")
     if dry_run:
         raise Invalid("--dry-run goes with --without-password")
-    guests = [guest(address, name, role, group) for address in islice(questions.expanded(email), MOST + 1)]
+    guests = [guest(address, name, role, group) for address in islice(expanded(email), MOST + 1)]
     if len(guests) > MOST:
         raise Invalid(
             f"At most {MOST:,} people are invited at once", hint="split the list, one part a command"
@@ -114,7 +113,7 @@ def resend(ctx: Context, user: UserArguments, expires: Expires = None) -> None:
     run = invocation(ctx)
     lifetime = lifetime_of(expires)
     service = run.service()
-    ids = [account.id for account in questions.users(service, user)]
+    ids = [account.id for account in users(service, user)]
     _report(run, service.invitations.again(ids, lifetime, by=run.actor), lifetime)
 
 
@@ -125,7 +124,7 @@ def revoke(ctx: Context, user: UserArguments) -> None:
     """
     run = invocation(ctx)
     service = run.service()
-    ids = [account.id for account in questions.users(service, user)]
+    ids = [account.id for account in users(service, user)]
     withdrawn = service.invitations.withdraw(ids, by=run.actor)
     lines = [
         f"Withdrawn: {account.email}" + (", whose account stays" if account.active else "")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Context
 
+from usersctl.cli.arguments import UserArgument, one_user
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation, invocation
-from usersctl.cli.questions import UserArgument, one_user
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
 from usersctl.clock import moment, stamp, utc_now

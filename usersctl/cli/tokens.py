@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
+from usersctl.cli.arguments import USERS_HELP, UserArgument, complete_called, complete_user, one_user, users
 from usersctl.cli.invocation import Invocation, invocation
-from usersctl.cli.questions import USERS_HELP, UserArgument, complete_called, complete_user, one_user, users
 from usersctl.cli.show.cells import in_cell
 from usersctl.cli.show.listing import print_json_list
 from usersctl.durations import span

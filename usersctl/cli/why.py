@@ -2,8 +2,8 @@
 
 from typer import Context
 
+from usersctl.cli.arguments import ReadUserArgument, one_reference
 from usersctl.cli.invocation import invocation
-from usersctl.cli.questions import ReadUserArgument, one_reference
 from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
 
