@@ -208,7 +208,7 @@ class Front(NamedTuple):
         needed = [f"header {name} *" for name in dict.fromkeys(sources[kind] for _, kind in self.names)]
         bind = self.address.hostname or ""
         return {
-            "caddy_site": self.url if not self.https else self.url.removeprefix("https://"),
+            "caddy_site": self.url.removeprefix("https://"),
             "caddy_bind": f"\tbind {bind.replace('localhost', '127.0.0.1')}\n" * self.is_local,
             "caddy_strips": "\n".join(f"\t\trequest_header -{name}" for name in strips),
             "caddy_identity": "\n".join("\t" * 5 + line for line in identity),
