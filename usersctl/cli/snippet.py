@@ -254,7 +254,7 @@ class Site(NamedTuple):
             raise Invalid(f"server.host {settings.host!r} {problem}", hint="choose an address without it")
 
     def _is_elsewhere(self, key: str) -> bool:
-        """The value of the key comes from the command line or the environment, and not from the file."""
+        """The value of the key comes from the command line, the environment or a default for this user, and not from the file."""
         origin = self.loaded.origins.get(key)
         return origin is not None and origin.source != str(self.loaded.file)
 
