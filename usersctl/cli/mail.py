@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.store.transaction import Transaction
 
-OF_EVENTS_ONLY = ("webhook", "subject", "payload")  # columns of the outbox that no email uses
+HIDDEN = ("message_id", "webhook", "subject", "payload")  # the last three are of events, which are no emails
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
 
 
@@ -233,8 +233,7 @@ def _queued(tx: "Transaction", email_id: int) -> QueuedEmail:
 
 
 def _as_json(queued: QueuedEmail) -> dict[str, Any]:
-    hidden = {"message_id", *OF_EVENTS_ONLY}
-    values = {name: value for name, value in queued._asdict().items() if name not in hidden}
+    values = {name: value for name, value in queued._asdict().items() if name not in HIDDEN}
     if queued.state != EmailState.WAITING:
         values["due_at"] = None
     return values
