@@ -71,12 +71,17 @@ def _cut_widths(columns: list[tuple[str, ...]], cut: dict[int, int], room: int) 
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, texts)) for texts in columns]
-    missing = sum(widths) + _GAP * len(widths) - 1 - room
+    missing = _whole_width(widths) - room
     for number, least in cut.items():
         less = min(max(missing, 0), max(widths[number] - least, 0))
         widths[number] -= less
         missing -= less
     return widths if missing <= 0 else None
+
+
+def _whole_width(widths: list[int]) -> int:
+    """That of a table with columns of these widths."""
+    return sum(widths) + _GAP * len(widths) - 1
 
 
 def draw(titles: list[str], rows: list[list[Cell]], *, color: bool) -> bool:
@@ -142,7 +147,7 @@ def _widths(columns: list[tuple[str, ...]], room: int) -> list[int] | None:
             max(min(unfolded, cell_len(word)) for text in texts for word in text.split() or [""])
             for texts in columns
         ]
-        while sum(widths) + _GAP * len(widths) - 1 > room:
+        while _whole_width(widths) > room:
             shrinkable = [number for number, width in enumerate(widths) if width > least[number]]
             if not shrinkable:
                 break
