@@ -73,11 +73,11 @@ def audit(
         raise Invalid("--limit does not go with --follow", hint="begin earlier with --since WHEN")
     service = run.service(write=False)
     wanted = AuditFilter(
-        _user_id(service, one_reference(user)) if user is not None else None,
-        _actor(service, actor) if actor is not None else None,
-        _known(service, action, follow=follow),
-        _time(service, since),
-        _time(service, until),
+        user_id=_user_id(service, one_reference(user)) if user is not None else None,
+        actor=_actor(service, actor) if actor is not None else None,
+        action=_known(service, action, follow=follow),
+        since=_time(service, since),
+        until=_time(service, until),
     )
     if follow:
         run.endless = True
@@ -207,15 +207,15 @@ class _SignIns:
 
         return [
             AuditRow(
-                0,
-                session.created_at,
-                f"user:{session.user_id}",
-                session.ip,
-                SIGN_IN,
-                session.user_id,
-                email,
-                sign_in_details(session),
-                "",
+                id=0,
+                at=session.created_at,
+                actor=f"user:{session.user_id}",
+                origin=session.ip,
+                action=SIGN_IN,
+                user_id=session.user_id,
+                email=email,
+                details=sign_in_details(session),
+                hash="",
             )
             for session, email in tx.sign_ins_after(self._all_up_to)
         ]
