@@ -282,9 +282,7 @@ class GitHubProvider(CodeFlow):
         )
 
 
-def make_provider(
-    settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock
-) -> "OpenIdProvider | GitHubProvider":
+def make_provider(settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock) -> Provider:
     if settings.provider == "github":
         return GitHubProvider(settings, redirect_uri, http)
     return OpenIdProvider(settings, redirect_uri, http, now)
