@@ -481,8 +481,10 @@ def is_by_factor(opened_with: str) -> bool:
 
 def sign_in_details(session: Session) -> dict[str, Any]:
     """What an event tells of a new session; the trail has no row of it."""
-    details = {"token": session.id, "kind": session.kind, "name": session.name}
-    return details | {
+    return {
+        "token": session.id,
+        "kind": session.kind,
+        "name": session.name,
         "opened_with": session.opened_with,
         "expires_at": session.expires_at,
         "ip": session.ip,
