@@ -12,7 +12,7 @@ from usersctl.errors import KeyUnusable
 from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.fields import lookup, lookup_key, user_id_of
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
-from usersctl.models import OAUTH, Identity, QueuedEmail, TotpSecret, User
+from usersctl.models import OAUTH, EmailState, Identity, QueuedEmail, TokenKind, TotpSecret, User
 from usersctl.named import NamedTuple
 from usersctl.passwords import MEND_LIBRARY, lacks_library
 from usersctl.store.store import Store
@@ -289,7 +289,7 @@ class Why(NamedTuple):
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
         kinds = [token.kind for token in tx.live_tokens_of(user.id)]
-        tokens = kinds.count("api")
+        tokens = kinds.count(TokenKind.API)
         message = f"{len(kinds) - tokens} open, {counted(tokens, 'API token')}"
         return _note("sessions", f"{message}; last login {user.last_login_at or 'never'}")
 
@@ -391,14 +391,14 @@ def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]
         return _open("letter", "none was requested")
     last = links[0]
     message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
-    if last.state in ("waiting", "failed"):
+    if last.state in (EmailState.WAITING, EmailState.FAILED):
         mend, cause = f"usersctl mail retry {last.id}", Cause.EMAIL_WAITING
-        if last.state == "failed":  # the server refused it, and would again
+        if last.state == EmailState.FAILED:  # the server refused it, and would again
             mend, cause = by_hand[last.kind], Cause.EMAIL_FAILED
         if not needed:
             return _note("letter", message, mend)
         return _shut("letter", message, mend, cause)
-    if last.state == "sent" and needed and last.finished_at is not None and last.kind != INVITATION.name:
+    if last.state == EmailState.SENT and needed and last.kind != INVITATION.name:
         hours = KINDS[last.kind].lifetime.total_seconds() / 3600
         message += f"; its link works for {hours:.0f} h"
     return _open("letter", message)
