@@ -25,4 +25,4 @@ class Freshness(NamedTuple):
             raise Invalid("This account has no password: sign in through its provider again")
         proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)
         with proven as (tx, _):
-            tx.note_proof(by.token_hash or b"", Method.PASSWORD)
+            tx.note_proof(by.token_hash, Method.PASSWORD)

@@ -162,7 +162,7 @@ class Actor(NamedTuple):
     name: str
     origin: str | None = None
     user_id: int | None = None
-    token_hash: bytes | None = None  # of the session or API token that the request was admitted with
+    token_hash: bytes = b""  # of the session or API token that the request was admitted with, if any
     as_admin: bool = False  # only admins may do this
 
 

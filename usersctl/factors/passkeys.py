@@ -121,7 +121,7 @@ class Passkeys(NamedTuple):
                 tx, self.factors.emails, user, changes.PASSKEY, passkey_id=passkey.id, by=by
             )
             # Its authenticator has just verified the user.
-            tx.note_proof(by.token_hash or b"", Method.PASSKEY)
+            tx.note_proof(by.token_hash, Method.PASSKEY)
             return as_json(passkey), codes
 
     def rename(self, user_id: int, passkey_id: int, name: str, *, by: Actor) -> None:

@@ -101,7 +101,7 @@ class SecondStep(NamedTuple):
             if method is not None:
                 tx.clear_failures(user_id)
                 tx.clear_codes(user_id)
-                tx.note_proof(by.token_hash or b"", method)
+                tx.note_proof(by.token_hash, method)
                 return
         raise WrongPassword("Invalid code")
 
