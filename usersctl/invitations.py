@@ -115,10 +115,9 @@ class Invitations(NamedTuple):
         """Those who have not accepted yet, and active users without a password. All of them, or none."""
         with self.store.write() as tx:
             admit(tx, by)
-            return [self.again_in(tx, user_id, lifetime, by=by) for user_id in user_ids]
+            return [self._again(tx, user_id, lifetime, by) for user_id in user_ids]
 
-    def again_in(self, tx: Transaction, user_id: int, lifetime: timedelta, *, by: Actor) -> User:
-        """Within the transaction of an admin who was admitted."""
+    def _again(self, tx: Transaction, user_id: int, lifetime: timedelta, by: Actor) -> User:
         user = tx.existing_user(user_id)
         if not user.awaits_owner and (not user.active or password_is_set(tx.credentials_of(user_id))):
             raise NothingToInvite(user.email)
