@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from usersctl import addresses, fields
-from usersctl.changes import changes_of, delete_users, keep_an_admin_after, make_changes
+from usersctl.changes import changes_of, delete_users, make_changes
 from usersctl.config import Settings
 from usersctl.credentials import new_password
 from usersctl.errors import Forbidden, NotFound, WrongPassword
@@ -150,7 +150,8 @@ class Accounts(NamedTuple):
         changes = changes_of(user, asked)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
-        keep_an_admin_after(tx, user, changes)
+        if changes.get("active") is False or "role" in changes:
+            keep_an_admin(tx, [user])
         further: dict[str, Any] = {}
         if email is not None and _is_another(email, user, by):
             former, user = user, self._change_address(tx, user, email, by)
@@ -158,7 +159,10 @@ class Accounts(NamedTuple):
                 further |= {"email": user.email, "old_email": former.email}
         if unlink is not None:
             further |= self._unlink(tx, user, unlink)
-        return make_changes(tx, user, changes, further, by=by)
+        if not changes and not further:
+            return user
+        (changed,) = make_changes(tx, [user], changes, further, by=by)
+        return changed
 
     def _unlink(self, tx: Transaction, user: User, provider: str) -> dict[str, Any]:
         """By an operator, who may take the last way in: then its owner sets a password by email."""
