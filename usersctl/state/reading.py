@@ -125,7 +125,7 @@ def _json(text: str) -> dict[str, Any]:
 class _Reading:
     document: dict[str, Any]
     places: Places
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[tuple[Place, str]] = field(default_factory=list)
 
     def state(self) -> State:
         self._refuse_unknown(self.document, _KEYS, "", None)
@@ -139,7 +139,8 @@ class _Reading:
         self._refuse_twins("users", ((user.place(), user.email) for user in users))
         self._refuse_twins("groups", ((group.place(), group.name) for group in groups))
         if self.problems:
-            raise Broken(sorted(self.problems, key=_line))
+            self.problems.sort(key=lambda problem: self.places.line(problem[0]))
+            raise Broken([Problem(self.places.named(place), message) for place, message in self.problems])
         return State(name, users, groups, self.places)
 
     def _groups(self) -> Iterator[WantedGroup]:
@@ -212,7 +213,7 @@ class _Reading:
             first.setdefault(key, place)
 
     def _refuse(self, place: Place, message: str) -> None:
-        self.problems.append(Problem(self.places.named(place), message))
+        self.problems.append((place, message))
 
 
 def _place(kind: str, number: int | None, key: str) -> Place:
@@ -229,12 +230,6 @@ def _guess(key: str, known: tuple[str, ...]) -> str:
 
 def _listed(keys: tuple[str, ...]) -> str:
     return ", ".join(keys)
-
-
-def _line(problem: Problem) -> int:
-    """Of a place without one: 0."""
-    line = problem.where.partition(",")[0].removeprefix("line ")
-    return int(line) if line.isdecimal() else 0
 
 
 # --- values ---
