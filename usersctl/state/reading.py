@@ -168,7 +168,8 @@ class _Reading:
         for number, entry in enumerate(entries):
             entries[number] = None  # so that memory holds each entry once
             if not isinstance(entry, dict):
-                self._refuse((kind, number, None), f"an entry of {kind} must be a table of {_listed(known)}")
+                message = f"an entry of {kind} must be a table of {', '.join(known)}"
+                self._refuse((kind, number, None), message)
                 continue
             self._refuse_unknown(entry, known, kind, number)
             yield number, entry
@@ -225,11 +226,7 @@ def _guess(key: str, known: tuple[str, ...]) -> str:
 
     nearest = difflib.get_close_matches(key.lower(), known, n=1)
     perhaps = "".join(f"; perhaps {name}" for name in nearest)
-    return f"{perhaps}; known are {_listed(known)}"
-
-
-def _listed(keys: tuple[str, ...]) -> str:
-    return ", ".join(keys)
+    return f"{perhaps}; known are {', '.join(known)}"
 
 
 # --- values ---
