@@ -96,12 +96,12 @@ class _Planning:
 
     def groups(self) -> Iterator[Change]:
         for group in self.state.groups:
-            manager = self.managers.get(group.name)
-            if group.name not in self.managers:
-                yield Change(CREATED, GROUP, group.name, None, {"managed_by": self.state.name})
-            elif self._may_manage(group.place(), f"group {group.name}", manager):
-                before, after = {"managed_by": manager}, {"managed_by": self.state.name}
-                yield Change(UPDATED, GROUP, group.name, before, after)
+            name, manager = group.name, self.managers.get(group.name)
+            before, after = {"managed_by": manager}, {"managed_by": self.state.name}
+            if name not in self.managers:
+                yield Change(CREATED, GROUP, name, None, after)
+            elif after != before and not self._is_refused(group.place(), f"group {name}", manager):
+                yield Change(UPDATED, GROUP, name, before, after)
 
     def pruned_groups(self) -> Iterator[Change]:
         for name in self.pruned:
@@ -159,8 +159,7 @@ class _Planning:
 
     def _changed(self, wanted: WantedUser, standing: Standing, *, needs_invitation: bool) -> Iterator[Change]:
         user, before = standing.user, _view(standing)
-        if standing.managed_by != self.state.name and not self.options.adopt:
-            self._may_manage(wanted.place(), f"user {user.id} ({user.email})", standing.managed_by)
+        if self._is_refused(wanted.place(), f"user {user.id} ({user.email})", standing.managed_by):
             return
         after = before | {"managed_by": self.state.name}
         after |= {key: value for key in ("name", "role") if (value := getattr(wanted, key)) is not None}
@@ -198,16 +197,14 @@ class _Planning:
     def _conflict(self, place: Place, message: str) -> None:
         self.conflicts.append(Problem(self.state.places.named(place), message))
 
-    def _may_manage(self, place: Place, noun: str, manager: str | None) -> bool:
-        """Whether the file has to take it over, and may."""
-        if manager == self.state.name:
+    def _is_refused(self, place: Place, noun: str, manager: str | None) -> bool:
+        """Whether it is not the file's, and nobody said that the file takes over what exists: a conflict."""
+        if manager == self.state.name or self.options.adopt:
             return False
-        if self.options.adopt:
-            return True
         self.is_adoptable = True
         whose = "is managed by no file" if manager is None else f"is managed by the file {manager!r}"
         self._conflict(place, f"{noun} exists, and {whose}")
-        return False
+        return True
 
     def _refuse_reserved(self, wanted: WantedUser) -> None:
         holder = self.tx.reserved_for(wanted.email)
