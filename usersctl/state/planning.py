@@ -1,12 +1,14 @@
 """What would change, so that the accounts and groups are as a file says: compared within one moment of the database."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from usersctl.addresses import has_lapsed
 from usersctl.config import Settings
 from usersctl.errors import LastAdmin, Taken
 from usersctl.fields import name_of
+from usersctl.groups import group_named
 from usersctl.models import Role, Standing
 from usersctl.named import NamedTuple
 from usersctl.state.lines import Place
@@ -37,7 +39,8 @@ class Change(NamedTuple):
         """It deletes, deactivates, ends an invitation or takes the admin role."""
         before, after = self.before or {}, self.after or {}
         takes_admin = before.get("role") == Role.ADMIN != after.get("role")
-        return self.action == DELETED or takes_admin or any(_ends(before, after))
+        ends = any(before.get(name) and not after.get(name) for name in ("active", "invited"))
+        return self.action == DELETED or takes_admin or ends
 
     @property
     def admins(self) -> int:
@@ -63,7 +66,7 @@ def plan(tx: Transaction, settings: Settings, state: State, options: Options) ->
     """In an order that depends on names and addresses alone: groups that are made, accounts, groups that are deleted."""
     planning = _Planning(tx, settings, state, options)
     parts = (planning.groups(), planning.users(), planning.pruned_groups())
-    changes = [change for part in parts for change in sorted(part, key=_place)]
+    changes = [change for part in parts for change in sorted(part, key=attrgetter("key", "kind"))]
     if planning.unknown:
         raise Broken(planning.unknown)
     if planning.conflicts:
@@ -105,8 +108,7 @@ class _Planning:
 
     def pruned_groups(self) -> Iterator[Change]:
         for name in self.pruned:
-            group = self.tx.group(name)
-            before = {"managed_by": self.state.name, "members": group.members if group else 0}
+            before = {"managed_by": self.state.name, "members": group_named(self.tx, name).members}
             yield Change(DELETED, GROUP, name, before, None)
 
     # --- accounts ---
@@ -226,10 +228,6 @@ class _Planning:
             )
 
 
-def _place(change: Change) -> tuple[str, str]:
-    return change.key, change.kind
-
-
 def _view(standing: Standing) -> View:
     user = standing.user
     return {
@@ -240,11 +238,6 @@ def _view(standing: Standing) -> View:
         "invited": user.invited_at is not None,
         "managed_by": standing.managed_by,
     }
-
-
-def _ends(before: View, after: View) -> Iterator[bool]:
-    for name in ("active", "invited"):
-        yield bool(before.get(name) and not after.get(name))
 
 
 def _is_admin(view: View | None) -> bool:
