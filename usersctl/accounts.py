@@ -41,12 +41,12 @@ class Accounts(NamedTuple):
         address = "" if number is not None else lookup_key(reference)
         with self.store.glance() as tx:
             user = tx.user(number) if number is not None else tx.user_called(address)
-        hint = "look for it with: usersctl list --search TEXT"
-        if user is not None:
-            if number is not None or user.email == address or also_claimed:
-                return user
+        if user is None:
+            raise NotFound(f"No user {reference!r}", hint="look for it with: usersctl list --search TEXT")
+        if number is None and user.email != address and not also_claimed:
             hint = f"user {user.id} ({user.email}) claims this address and has not proven it: name the user by id"
-        raise NotFound(f"No user {reference!r}", hint=hint)
+            raise NotFound(f"No user {reference!r}", hint=hint)
+        return user
 
     def manager_of(self, user_id: int) -> str | None:
         """The name of the file of `usersctl apply` that manages the account."""
