@@ -166,7 +166,7 @@ class AccountThrottle(NamedTuple):
         failures = tx.failures(counter.key)
         if failures is None or failures.in_a_row < self.before_delay:
             return None
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures.in_a_row - self.before_delay, 10))
+        delay = _delay_after(failures.in_a_row - self.before_delay)
         waited = tx.now - moment(failures.last_at)
         # A clock that was set back further must not lengthen the wait: the next failure is noted in its new time.
         return delay - waited if -CLOCKS_DIFFER <= waited < delay else None
@@ -176,8 +176,7 @@ class AccountThrottle(NamedTuple):
         if not self.enabled:
             return None
         doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
-        delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
-        since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
+        since = tuple((self.before_delay + n, stamp(now - _delay_after(n))) for n in doublings)
         return LockRules(self.of_strangers, self.of_known, since, stamp(now + CLOCKS_DIFFER))
 
     def unlock(self, user: User, by: Actor) -> bool:
@@ -272,6 +271,10 @@ def network_of(address: str) -> str:
             return str(parsed.ipv4_mapped)
         return str(ipaddress.ip_network((parsed, 64), strict=False))
     return str(parsed)
+
+
+def _delay_after(doublings: int) -> timedelta:
+    return min(LONGEST_DELAY, FIRST_DELAY * (1 << min(doublings, 10)))
 
 
 def _too_many(left: timedelta) -> TooMany:
