@@ -170,7 +170,7 @@ SYSTEM = Actor("system")
 
 
 class Client(NamedTuple):
-    """The program that signs in, and the cookies that it sends along: the sessions and pending sign-ins end with it."""
+    """The program that signs in, and the cookies that it sends along. Sessions and pending sign-ins among them end by that."""
 
     ip: str | None = None
     user_agent: str | None = None

@@ -111,9 +111,9 @@ class Service:
     def throttle(self) -> "AccountThrottle":
         from usersctl.throttle import AccountThrottle
 
-        limits = self.settings
+        settings = self.settings
         return AccountThrottle(
-            self.store, limits.limits_enabled, limits.failures_before_delay, limits.failures_before_lock
+            self.store, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
         )
 
     @cached_property

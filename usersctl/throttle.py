@@ -49,9 +49,10 @@ def counter_in_session(user_id: int, session_id: int) -> Counter:
 
 
 class AccountThrottle(NamedTuple):
-    """After ten failed checks in a row a delay that doubles; after a hundred only a reset or `usersctl unlock` helps.
+    """After `before_delay` failed checks in a row a delay that doubles; after `before_lock` only a reset or `usersctl unlock`
+    helps.
 
-    Each counter has its own delay. Strangers may use up four fifths of the hundred, known devices and sessions share the
+    Each counter has its own delay. Strangers may use up four fifths of `before_lock`, known devices and sessions share the
     rest: so strangers, who are many, cannot keep the owner out, and together they never get more.
     """
 
