@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from usersctl.clock import CLOCKS_DIFFER, stamp
-from usersctl.devices import KEY
 from usersctl.models import Purpose
 from usersctl.named import NamedTuple
 from usersctl.secrets import digest, new_token, sign, verified
+from usersctl.store.signing_keys import COOKIES
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -25,11 +25,11 @@ class Challenges(NamedTuple):
     def new(self, purpose: str, bound_to: str) -> bytes:
         until = stamp(self.store.clock() + LIFETIME)
         text = f"{new_token()}~{until}~{digest(bound_to).hex()}"
-        return sign(self.store.signing_key(KEY), purpose, text).encode()
+        return sign(self.store.signing_key(COOKIES), purpose, text).encode()
 
     def is_ours(self, challenge: bytes, purpose: str, bound_to: Iterable[str]) -> bool:
         """Whether it was given for this purpose to one of these, and has not expired. It may be used already."""
-        text = verified(self.store.signing_key(KEY), purpose, challenge.decode("latin-1"))
+        text = verified(self.store.signing_key(COOKIES), purpose, challenge.decode("latin-1"))
         if text is None:
             return False
         _, until, given_to = text.split("~")
