@@ -281,7 +281,7 @@ class Service:
     def trail(self) -> "Trail":
         from usersctl.trail import Trail
 
-        return Trail(self.store, self.now)
+        return Trail(self.store)
 
     @cached_property
     def overview(self) -> "Overviews":
@@ -308,7 +308,7 @@ class Service:
     def why(self) -> "Why":
         from usersctl.why import Why
 
-        return Why(self.store, self.throttle, self.settings, self.now, self.sealer)
+        return Why(self.store, self.throttle, self.settings, self.sealer)
 
     def stop(self) -> None:
         """The daemon stops: what waits for other servers is given up."""

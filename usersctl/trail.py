@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from usersctl.clock import Clock, stamp
+from usersctl.clock import stamp
 from usersctl.durations import since as time_of
 from usersctl.errors import Invalid
 from usersctl.events import ACTIONS
@@ -38,36 +38,16 @@ class TrailPage(NamedTuple):
 
 class Trail(NamedTuple):
     store: Store
-    now: Clock
 
     def page(self, wanted: Wanted, *, limit: int, before: int | None = None) -> TrailPage:
         with self.store.read() as tx:
-            page = tx.audit_page(self._filter(tx, wanted), limit, before)
+            page = tx.audit_page(_filter(tx, wanted), limit, before)
             return TrailPage(list(with_addresses(tx, page.rows)), page.next)
 
     def actions(self) -> list[str]:
         """To choose from."""
         with self.store.glance() as tx:
             return _actions(tx)
-
-    def _filter(self, tx: Transaction, wanted: Wanted) -> AuditFilter:
-        if wanted.action is not None:
-            refuse_unknown(tx, wanted.action)
-        return AuditFilter(
-            _user_id("user", tx, wanted.user) if wanted.user is not None else None,
-            _actor(tx, wanted.actor) if wanted.actor is not None else None,
-            wanted.action,
-            self._time("since", wanted.since),
-            self._time("until", wanted.until),
-        )
-
-    def _time(self, name: str, text: str | None) -> str | None:
-        if text is None:
-            return None
-        try:
-            return stamp(time_of(text, self.now()))
-        except Invalid:
-            raise Invalid(f"{name} must be a duration such as 7d, or an ISO 8601 time") from None
 
     def check(self, after: int, rows: int) -> ChainStep:
         """The next step of a check of the whole trail. `rows`: that the steps before have checked, up to the id `after`."""
@@ -77,6 +57,27 @@ class Trail(NamedTuple):
     def check_end(self) -> ChainStep:
         with self.store.read() as tx:
             return tx.check_audit_end(END)
+
+
+def _filter(tx: Transaction, wanted: Wanted) -> AuditFilter:
+    if wanted.action is not None:
+        refuse_unknown(tx, wanted.action)
+    return AuditFilter(
+        _user_id("user", tx, wanted.user) if wanted.user is not None else None,
+        _actor(tx, wanted.actor) if wanted.actor is not None else None,
+        wanted.action,
+        _time("since", tx, wanted.since),
+        _time("until", tx, wanted.until),
+    )
+
+
+def _time(name: str, tx: Transaction, text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return stamp(time_of(text, tx.now))
+    except Invalid:
+        raise Invalid(f"{name} must be a duration such as 7d, or an ISO 8601 time") from None
 
 
 def _actions(tx: Transaction) -> list[str]:

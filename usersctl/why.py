@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
 
-from usersctl.clock import Clock, stamp
+from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.config.providers import ProviderSettings, host_of, table_of
 from usersctl.errors import KeyUnusable
@@ -103,7 +103,6 @@ class Why(NamedTuple):
     store: Store
     throttle: AccountThrottle
     settings: Settings
-    now: Clock
     sealer: Sealer
 
     def explain(self, reference: str) -> Explanation:
@@ -190,7 +189,7 @@ class Why(NamedTuple):
         if self.throttle.is_locked(tx, strangers):
             return shut(f"{message}: locked until a reset, but for known devices", cause=Cause.LOCKED)
         if wait is not None:
-            until = stamp(self.now() + wait)
+            until = stamp(tx.now + wait)
             message = f"{message}: until {until}, but for known devices"
             return shut(message, cause=Cause.THROTTLED, until=until)
         if known >= self.throttle.of_known:
