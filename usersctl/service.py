@@ -254,9 +254,7 @@ class Service:
     def second_step(self) -> "SecondStep":
         from usersctl.factors.second_step import SecondStep
 
-        return SecondStep(
-            self.store, self.throttle, self.devices, self.sealer, self.emails, self.passkeys.prepare
-        )
+        return SecondStep(self.store, self.throttle, self.devices, self.sealer, self.emails, self.passkeys)
 
     @cached_property
     def passkeys(self) -> "Passkeys":

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from usersctl.devices import Devices
 from usersctl.errors import Inactive, Invalid, InvalidCode, Unauthenticated, WrongPassword
+from usersctl.factors.passkeys import Passkeys
 from usersctl.factors.recovery_codes import hash_of
 from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.factors.totp import matching_step
@@ -30,7 +31,7 @@ class SecondStep(NamedTuple):
     devices: Devices
     sealer: Sealer
     emails: EmailQueue
-    passkey: Callable[..., Check]
+    passkeys: Passkeys
 
     def methods(self, tokens: Iterable[str]) -> list[str]:
         """What the account of the pending sign-in has: for the page that asks."""
@@ -113,7 +114,7 @@ class SecondStep(NamedTuple):
             code_hash = hash_of(proof.recovery_code)
             return lambda tx: self._recovery_code(tx, user_id, code_hash, by)
         if proof.credential is not None:
-            return self.passkey(user_id, proof.credential, proof.browsers, by=by)
+            return self.passkeys.prepare(user_id, proof.credential, proof.browsers, by=by)
         raise Invalid("Code, recovery code or passkey is required")
 
     def _totp(self, user_id: int, code: str) -> Check:
