@@ -197,11 +197,13 @@ class Accounts(NamedTuple):
 
     def set_password(self, user_id: int, password: str, *, tell: Tell = id, by: Actor) -> User:
         """By an operator. Ends all sessions and API tokens; also clears the lock after failed logins."""
-        user = _entered(self.get(user_id))
+        user = self.get(user_id)
+        _refuse_invited(user)
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             admit(tx, by)
-            user = _entered(tx.existing_user(user_id))
+            user = tx.existing_user(user_id)
+            _refuse_invited(user)
             changed = new_password(tx, self.emails, user, password_hash, action="set-password", by=by)
             tell(changed)
             return changed
@@ -238,9 +240,8 @@ def _is_another(email: str, user: User, by: Actor) -> bool:
     return email != user.called or (email != user.email and by.user_id is None)
 
 
-def _entered(user: User) -> User:
+def _refuse_invited(user: User) -> None:
     """No password opens an account whose owner has not accepted the invitation."""
     if user.awaits_owner:
         hint = f"print it with: usersctl link invite {user.id}; make the account one like others with: usersctl activate {user.id}"
         raise Forbidden("The owner of an invited account sets its password with the link", hint=hint)
-    return user
