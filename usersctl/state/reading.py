@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from usersctl.errors import Invalid, UsersError
@@ -121,11 +120,11 @@ def _json(text: str) -> dict[str, Any]:
     return document
 
 
-@dataclass
 class _Reading:
-    document: dict[str, Any]
-    places: Places
-    problems: list[tuple[Place, str]] = field(default_factory=list)
+    def __init__(self, document: dict[str, Any], places: Places) -> None:
+        self.document = document
+        self.places = places
+        self.problems: list[tuple[Place, str]] = []
 
     def state(self) -> State:
         self._refuse_unknown(self.document, _KEYS, "", None)
