@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ MOST_PASSKEYS = 20  # of one account
 # Uses of an account's passkeys in ten minutes. A sign-in with one costs no hash of a password, and leaves rows: without a
 # limit, a program fills the disk.
 MOST_USES = 300
+TIMEOUT = LIFETIME // timedelta(milliseconds=1)
 
 T = TypeVar("T")
 
@@ -81,7 +83,7 @@ class Passkeys(NamedTuple):
             "pubKeyCredParams": [
                 {"type": "public-key", "alg": algorithm} for algorithm in webauthn.ALGORITHMS
             ],
-            "timeout": _milliseconds(),
+            "timeout": TIMEOUT,
             "excludeCredentials": _described(present),
             "authenticatorSelection": {
                 "residentKey": "required",
@@ -166,7 +168,7 @@ class Passkeys(NamedTuple):
         return {
             "challenge": in_base64(self.challenges.new(TO_USE, browser)),
             "rpId": site.rp_id,
-            "timeout": _milliseconds(),
+            "timeout": TIMEOUT,
             "userVerification": "required",
             "allowCredentials": _described(allowed),
         }
@@ -262,7 +264,3 @@ def _refuse_more(present: list[Passkey]) -> None:
 
 def _described(passkeys: list[Passkey]) -> list[dict[str, str]]:
     return [{"type": "public-key", "id": in_base64(each.credential_id)} for each in passkeys]
-
-
-def _milliseconds() -> int:
-    return int(LIFETIME.total_seconds() * 1000)
