@@ -9,7 +9,7 @@ from usersctl.changes import changes_of, delete_users, make_changes
 from usersctl.config import Settings
 from usersctl.credentials import new_password
 from usersctl.errors import Forbidden, NotFound, WrongPassword
-from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
+from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, whole_number
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, CONFIRM, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.named import NamedTuple
@@ -37,7 +37,7 @@ class Accounts(NamedTuple):
 
     def find(self, reference: str, *, also_claimed: bool = False) -> User:
         """By id or known email address. `also_claimed` is for reading only: users may claim anybody's address."""
-        number = user_id_of(reference)
+        number = whole_number(reference)
         address = "" if number is not None else lookup_key(reference)
         with self.store.glance() as tx:
             user = tx.user(number) if number is not None else tx.user_called(address)

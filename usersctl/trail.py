@@ -8,7 +8,7 @@ from usersctl.clock import stamp
 from usersctl.durations import since as time_of
 from usersctl.errors import Invalid
 from usersctl.events import ACTIONS
-from usersctl.fields import lookup, user_id_of
+from usersctl.fields import lookup, whole_number
 from usersctl.models import AuditFilter, AuditRow
 from usersctl.named import NamedTuple
 from usersctl.store.chain import ChainStep
@@ -97,7 +97,7 @@ def refuse_unknown(tx: Transaction, action: str) -> None:
 
 def _user_id(name: str, tx: Transaction, text: str) -> int:
     """Of a user who may be deleted: the trail outlives the account."""
-    number = user_id_of(text.strip())
+    number = whole_number(text.strip())
     if number is not None:
         return number
     email, is_email = lookup(text)
@@ -123,6 +123,6 @@ def with_addresses(tx: Transaction, rows: Iterable[AuditRow]) -> Iterator[dict[s
     for row in rows:
         kind, _, number = row.actor.partition(":")
         if kind == "user" and row.actor not in addresses:
-            user = tx.user(user_id_of(number) or 0)
+            user = tx.user(whole_number(number) or 0)
             addresses[row.actor] = user and user.email
         yield row._asdict() | {"actor_email": addresses.get(row.actor)}

@@ -10,7 +10,7 @@ from usersctl.config import Settings
 from usersctl.config.providers import ProviderSettings, host_of, table_of
 from usersctl.errors import KeyUnusable
 from usersctl.factors.sealing import Sealer, totp_context
-from usersctl.fields import lookup, lookup_key, user_id_of
+from usersctl.fields import lookup, lookup_key, whole_number
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
 from usersctl.models import OAUTH, EmailState, Identity, QueuedEmail, TokenKind, TotpSecret, User
 from usersctl.named import NamedTuple
@@ -107,7 +107,7 @@ class Why(NamedTuple):
 
     def explain(self, reference: str) -> Explanation:
         """Explains an id or an email address, which need not have an account, in one snapshot of the database."""
-        number = user_id_of(reference)
+        number = whole_number(reference)
         with self.store.read() as tx:
             user = tx.user(number) if number is not None else tx.user_called(lookup_key(reference))
             if user is None:

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from usersctl.errors import Invalid
-from usersctl.fields import user_id_of
+from usersctl.fields import whole_number
 from usersctl.service import Service
 from usersctl.trail import END, Wanted
 from usersd.inputs import Field, Query, number, optional
@@ -45,7 +45,7 @@ def content(request: Request, service: Service) -> dict[str, Any]:
         values["kinds"][values["wrong"]] = "text"  # a field of days would not show what is wrong
     values["newest"] = urlencode({name: value for name, value in typed.items() if name != "before"})
     values["quoted"] = quote
-    values["one"] = user_id_of(typed.get("user", ""))
+    values["one"] = whole_number(typed.get("user", ""))
     values["actions"] = service.trail.actions()
     values["chain"] = service.trail.check_end()
     values["few"] = END
