@@ -14,6 +14,7 @@ from usersctl.named import NamedTuple
 from usersctl.store.chain import ChainStep
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import did_you_mean
 
 STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds
 END = 100  # rows at the end of the trail, which are checked with each look at it
@@ -86,13 +87,9 @@ def _actions(tx: Transaction) -> list[str]:
 
 def refuse_unknown(tx: Transaction, action: str) -> None:
     actions = _actions(tx)
-    if action in actions:
-        return
-    from difflib import get_close_matches
-
-    nearest = get_close_matches(action, actions, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else None
-    raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint, value=action)
+    if action not in actions:
+        hint = did_you_mean(action, actions)
+        raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint, value=action)
 
 
 def _user_id(name: str, tx: Transaction, text: str) -> int:
