@@ -35,9 +35,9 @@ class Challenges(NamedTuple):
         _, until, given_to = text.split("~")
         now = self.store.clock()
         # Not much later: the clock was set back.
-        return stamp(now) < until <= stamp(now + LIFETIME + CLOCKS_DIFFER) and given_to in {
-            digest(each).hex() for each in bound_to
-        }
+        if not stamp(now) < until <= stamp(now + LIFETIME + CLOCKS_DIFFER):
+            return False
+        return given_to in {digest(each).hex() for each in bound_to}
 
     def spend(self, tx: Transaction, challenge: bytes, user_id: int | None = None) -> bool:
         """In the transaction of its effect. False if it was used before, also in parallel. `user_id`: whose use it is."""
