@@ -18,7 +18,7 @@ class Freshness(NamedTuple):
         with self.store.read() as tx:
             credentials = tx.credentials_of(user_id)
         if credentials is None:
-            raise Unauthenticated("Authentication required")
+            raise Unauthenticated
         if credentials.user.factors:
             raise Forbidden("Second factor required")  # the password alone is no fresh proof of this account
         if not password_is_set(credentials):

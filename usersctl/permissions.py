@@ -24,7 +24,7 @@ def admit(tx: Transaction, by: Actor) -> None:
         return
     session_and_user = tx.session(by.token_hash)
     if session_and_user is None:
-        raise Unauthenticated("Authentication required")
+        raise Unauthenticated
     _, user = session_and_user
     if by.as_admin and user.role != Role.ADMIN:
         raise Forbidden("Admin access required")

@@ -387,7 +387,7 @@ class Sessions(NamedTuple):
 
         def renew(tx: Transaction) -> None:
             if not tx.replace_token_hash(session.id, digest(token)):
-                raise Unauthenticated("Authentication required")  # ended in the meantime
+                raise Unauthenticated  # ended in the meantime
 
         return token, renew
 

@@ -147,20 +147,16 @@ def _alive(tx: Transaction, tokens: Iterable[str]) -> bytes:
     for token_hash in map(digest, tokens):
         if tx.pending(token_hash) is not None:
             return token_hash
-    raise _ended()
+    raise Unauthenticated
 
 
 def _waiting(tx: Transaction, token_hash: bytes) -> tuple[User, PendingSignIn]:
     pending = tx.pending(token_hash)
     user = pending and tx.user(pending.user_id)
     if pending is None or user is None:
-        raise _ended()
+        raise Unauthenticated
     if not user.active:
         raise Inactive(user.inactive_because)
     if not user.factors:
-        raise _ended()  # the factors were removed meanwhile
+        raise Unauthenticated  # the factors were removed meanwhile
     return user, pending
-
-
-def _ended() -> Unauthenticated:
-    return Unauthenticated("Authentication required")
