@@ -216,7 +216,7 @@ def test_one_purpose_never_serves_another(service: Service, purpose: str, used_f
         "reset": lambda: service.recovery.reset(token, ADA, "another good password", by=WEB),
         "not_me": lambda: service.recovery.not_me(token, ADA, by=WEB),
         "claim": lambda: service.claims.prove(token, address, PASSWORD, by=WEB),
-        "setup": lambda: service.first_admin.first_admin(token, "root@example.com", "Root", PASSWORD, by=WEB),
+        "setup": lambda: service.first_admin.create(token, "root@example.com", "Root", PASSWORD, by=WEB),
     }
     if purpose == used_for:
         use[used_for]()
