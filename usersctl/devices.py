@@ -68,7 +68,7 @@ class Devices(NamedTuple):
         with suppress(Busy, StoreUnusable), self.store.write() as tx:
             if tx.user(user_id) is not None:
                 tx.add_one_time_token(
-                    digest(secret), Purpose.REMEMBERED, user_id, "", lifetime, about=factor_at
+                    digest(secret), Purpose.REMEMBERED, lifetime, user_id=user_id, about=factor_at
                 )
         return secret
 

@@ -36,7 +36,7 @@ class FirstAdmin(NamedTuple):
         token = new_token()
         with self.store.write() as tx:
             tx.drop_setup_tokens()
-            tx.add_one_time_token(digest(token), Purpose.SETUP, None, "", LIFETIME)
+            tx.add_one_time_token(digest(token), Purpose.SETUP, LIFETIME)
         return f"{self.settings.base_url}/setup?token={token}"
 
     def opens(self, token: str) -> bool:

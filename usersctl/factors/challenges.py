@@ -41,9 +41,8 @@ class Challenges(NamedTuple):
 
     def spend(self, tx: Transaction, challenge: bytes, user_id: int | None = None) -> bool:
         """In the transaction of its effect. False if it was used before, also in parallel. `user_id`: whose use it is."""
-        return tx.add_one_time_token(
-            digest(challenge.decode("latin-1")), Purpose.PASSKEY_SPENT, user_id, "", SPENT_FOR
-        )
+        token_hash = digest(challenge.decode("latin-1"))
+        return tx.add_one_time_token(token_hash, Purpose.PASSKEY_SPENT, SPENT_FOR, user_id=user_id)
 
     def spent_by(self, tx: Transaction, user_id: int) -> int:
         """How many uses of the account's passkeys there were within the time that a challenge is good for."""
