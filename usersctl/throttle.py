@@ -48,6 +48,11 @@ def counter_in_session(user_id: int, session_id: int) -> Counter:
     return Counter(f"user:{user_id}:session:{session_id}", user_id, is_known=True)
 
 
+def clear_guesses(tx: Transaction, user_id: int) -> bool:
+    """Failed checks and tried codes, after a right second factor or by an unlock. Returns whether there were any."""
+    return tx.clear_failures(user_id) | tx.clear_codes(user_id)
+
+
 class AccountThrottle(NamedTuple):
     """After `before_delay` failed checks in a row a delay that doubles; after `before_lock` only a reset or `usersctl unlock`
     helps.
@@ -183,7 +188,7 @@ class AccountThrottle(NamedTuple):
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:
             admit(tx, by)
-            unlocked = tx.clear_failures(user.id) | tx.clear_codes(user.id)
+            unlocked = clear_guesses(tx, user.id)
             if unlocked:
                 tx.audit(by, "unlock", user)
             return unlocked

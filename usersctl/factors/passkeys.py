@@ -19,6 +19,7 @@ from usersctl.permissions import Check, admit
 from usersctl.secrets import digest, in_base64, keyed_digest
 from usersctl.store.signing_keys import USER_HANDLES
 from usersctl.store.transaction import Transaction
+from usersctl.throttle import clear_guesses
 from usersctl.ways_in import LAST_WAY, ways_into
 
 MOST_PASSKEYS = 20  # of one account
@@ -192,8 +193,7 @@ class Passkeys(NamedTuple):
             if user is not None and not why:
                 if not user.active:
                     raise Inactive(user.inactive_because)
-                tx.clear_failures(user.id)
-                tx.clear_codes(user.id)
+                clear_guesses(tx, user.id)
                 return then(tx, user)
         raise InvalidPasskey(why)  # after the commit, or the owner would get no email about a copy
 

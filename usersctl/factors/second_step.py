@@ -18,7 +18,7 @@ from usersctl.permissions import Check, admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, counter_in_session, counter_of
+from usersctl.throttle import AccountThrottle, clear_guesses, counter_in_session, counter_of
 
 MOST_WRONG_CODES = 5
 
@@ -76,8 +76,7 @@ class SecondStep(NamedTuple):
             method = check(tx)
             if method is not None:
                 tx.delete_pending(token_hash)
-                tx.clear_failures(user.id)
-                tx.clear_codes(user.id)
+                clear_guesses(tx, user.id)
                 tx.uncount_failed_sign_in(counter.counted_in)
                 return then(tx, user, pending, method, client)
             tx.note_wrong_code(token_hash, MOST_WRONG_CODES)
@@ -100,8 +99,7 @@ class SecondStep(NamedTuple):
             self.throttle.count_check(tx, counter_in_session(user_id, session_id))
             method = check(tx)
             if method is not None:
-                tx.clear_failures(user_id)
-                tx.clear_codes(user_id)
+                clear_guesses(tx, user_id)
                 tx.note_proof(by.token_hash, method)
                 return
         raise WrongPassword("Invalid code")
