@@ -38,7 +38,7 @@ CORE = {
     "fields": "clock errors models",
     "events": "",
     "config": "errors events fields identity_headers models schedule store.conninfo",
-    "scopes": "errors",
+    "scopes": "errors text",
     "networks": "config errors",
     "foreign_hashes": "",
     "passwords": "config errors folding foreign_hashes models",

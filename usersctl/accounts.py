@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from usersctl import addresses, fields
-from usersctl.changes import changes_of, delete_users, keep_an_admin_after, make_changes
+from usersctl.changes import changes_of, delete_users, make_changes
 from usersctl.config import Settings
 from usersctl.credentials import new_password
 from usersctl.errors import Forbidden, NotFound, WrongPassword
-from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, user_id_of
+from usersctl.fields import lookup_key, normal_email, normal_name, normal_role, whole_number
 from usersctl.mail.kinds import ACCOUNT_UNLINKED, CONFIRM, RESET, EmailQueue
 from usersctl.models import Actor, Newcomer, Page, Role, User, UserFilter
 from usersctl.named import NamedTuple
@@ -37,16 +37,16 @@ class Accounts(NamedTuple):
 
     def find(self, reference: str, *, also_claimed: bool = False) -> User:
         """By id or known email address. `also_claimed` is for reading only: users may claim anybody's address."""
-        number = user_id_of(reference)
+        number = whole_number(reference)
         address = "" if number is not None else lookup_key(reference)
         with self.store.glance() as tx:
             user = tx.user(number) if number is not None else tx.user_called(address)
-        hint = "look for it with: usersctl list --search TEXT"
-        if user is not None:
-            if number is not None or user.email == address or also_claimed:
-                return user
+        if user is None:
+            raise NotFound(f"No user {reference!r}", hint="look for it with: usersctl list --search TEXT")
+        if number is None and user.email != address and not also_claimed:
             hint = f"user {user.id} ({user.email}) claims this address and has not proven it: name the user by id"
-        raise NotFound(f"No user {reference!r}", hint=hint)
+            raise NotFound(f"No user {reference!r}", hint=hint)
+        return user
 
     def manager_of(self, user_id: int) -> str | None:
         """The name of the file of `usersctl apply` that manages the account."""
@@ -150,7 +150,8 @@ class Accounts(NamedTuple):
         changes = changes_of(user, asked)
         if "active" in changes and by.user_id == user_id:
             raise Forbidden("You cannot change your own active status")
-        keep_an_admin_after(tx, user, changes)
+        if changes.get("active") is False or "role" in changes:
+            keep_an_admin(tx, [user])
         further: dict[str, Any] = {}
         if email is not None and _is_another(email, user, by):
             former, user = user, self._change_address(tx, user, email, by)
@@ -158,7 +159,10 @@ class Accounts(NamedTuple):
                 further |= {"email": user.email, "old_email": former.email}
         if unlink is not None:
             further |= self._unlink(tx, user, unlink)
-        return make_changes(tx, user, changes, further, by=by)
+        if not changes and not further:
+            return user
+        (changed,) = make_changes(tx, [user], changes, further, by=by)
+        return changed
 
     def _unlink(self, tx: Transaction, user: User, provider: str) -> dict[str, Any]:
         """By an operator, who may take the last way in: then its owner sets a password by email."""
@@ -193,11 +197,13 @@ class Accounts(NamedTuple):
 
     def set_password(self, user_id: int, password: str, *, tell: Tell = id, by: Actor) -> User:
         """By an operator. Ends all sessions and API tokens; also clears the lock after failed logins."""
-        user = _entered(self.get(user_id))
+        user = self.get(user_id)
+        _refuse_invited(user)
         password_hash = self.hasher.hash(check_password(self.settings, password, user))
         with self.store.write() as tx:
             admit(tx, by)
-            user = _entered(tx.existing_user(user_id))
+            user = tx.existing_user(user_id)
+            _refuse_invited(user)
             changed = new_password(tx, self.emails, user, password_hash, action="set-password", by=by)
             tell(changed)
             return changed
@@ -234,9 +240,8 @@ def _is_another(email: str, user: User, by: Actor) -> bool:
     return email != user.called or (email != user.email and by.user_id is None)
 
 
-def _entered(user: User) -> User:
+def _refuse_invited(user: User) -> None:
     """No password opens an account whose owner has not accepted the invitation."""
     if user.awaits_owner:
         hint = f"print it with: usersctl link invite {user.id}; make the account one like others with: usersctl activate {user.id}"
         raise Forbidden("The owner of an invited account sets its password with the link", hint=hint)
-    return user

@@ -6,8 +6,8 @@ from typing import Any
 from usersctl.credentials import shut_out
 from usersctl.errors import Referred
 from usersctl.invited import NOT_INVITED
-from usersctl.models import Actor, Role, User
-from usersctl.permissions import admit, keep_an_admin
+from usersctl.models import Actor, User
+from usersctl.permissions import admit
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
@@ -26,23 +26,7 @@ def changes_of(user: User, asked: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def keep_an_admin_after(tx: Transaction, user: User, changes: Mapping[str, Any]) -> None:
-    """Raises LastAdmin if no active admin is left after these changes."""
-    if changes.get("active") is False or changes.get("role", Role.ADMIN) != Role.ADMIN:
-        keep_an_admin(tx, [user])
-
-
 def make_changes(
-    tx: Transaction, user: User, changes: Mapping[str, Any], further: Mapping[str, Any], *, by: Actor
-) -> User:
-    """`further`: details of changes that were made already, for the audit trail."""
-    if not changes and not further:
-        return user
-    (changed,) = make_same_changes(tx, [user], changes, further, by=by)
-    return changed
-
-
-def make_same_changes(
     tx: Transaction,
     users: Collection[User],
     changes: Mapping[str, Any],
@@ -50,7 +34,10 @@ def make_same_changes(
     *,
     by: Actor,
 ) -> list[User]:
-    """Of all users by the same statements: one for each of them would keep other writers waiting."""
+    """Of all users by the same statements: one for each of them would keep other writers waiting.
+
+    `further`: details of changes that were made already, for the audit trail.
+    """
     if changes.get("active") is False:
         shut_out(tx, *users, notices=True)
     changed = tx.change_users([user.id for user in users], **changes)

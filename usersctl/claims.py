@@ -95,10 +95,8 @@ class Claims(NamedTuple):
         self, tx: Transaction, purpose: Purpose, present: Credentials, token_hash: bytes, by: Actor
     ) -> User:
         tx.take_one_time_token(purpose, token_hash)
-        user, column = present.user, "claim_approved_at"
-        if purpose is Purpose.CLAIM:
-            column = "claim_proven_at"
-        user = tx.change_user(user.id, **{column: tx.now_text})
+        column = "claim_proven_at" if purpose is Purpose.CLAIM else "claim_approved_at"
+        user = tx.change_user(present.user.id, **{column: tx.now_text})
         claim = tx.claim_of(user.id)
         if claim is None or claim.proven_at is None:
             return user
@@ -133,9 +131,8 @@ def _linked(tx: Transaction, token_hash: bytes, email: str) -> tuple[Purpose, Cr
         credentials = tx.credentials_of(link.user_id)
         if credentials is None or not credentials.user.active or credentials.user.claimed_email is None:
             continue
-        expected = credentials.user.email
-        if purpose is Purpose.CLAIM:
-            expected = credentials.user.claimed_email
+        user = credentials.user
+        expected = user.claimed_email if purpose is Purpose.CLAIM else user.email
         if email == expected:
             return purpose, credentials
     raise dead_link()

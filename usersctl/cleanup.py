@@ -146,9 +146,9 @@ class Cleaner(NamedTuple):
         with self.store.write() as tx:
             if slot is not None and not tx.note_slot(CLEANUP_TASK, slot):
                 return done  # another daemon ran it meanwhile, and noted it
-            own = tx.session(by.token_hash or b"")
+            own = tx.session(by.token_hash)
             if is_whole and done.include_no_expiration and own is not None and own[0].expires_at is None:
-                tx.delete_token(by.token_hash or b"")
+                tx.delete_token(by.token_hash)
                 done = done._replace(no_expiration=done.no_expiration + 1)
             counts = done._asdict()
             del counts["accounts"]  # each has a row of its own

@@ -10,16 +10,21 @@ from usersctl.models import Actor, Identity, OneTimeToken, User
 from usersctl.store.transaction import Transaction
 
 
-def shut_out(tx: Transaction, *users: User, but: int | None = None, notices: bool = False) -> int:
-    """Ends all sessions and API tokens of these users, except session `but`, and all confirmation and reset links. Returns
-    how many sessions and tokens ended.
+def end_sessions(tx: Transaction, *user_ids: int, but: int | None = None) -> int:
+    """Ends all sessions and API tokens of these users, except session `but`, and returns how many. Their devices are
+    forgotten, because one of them may be a thief's."""
+    ended = tx.delete_tokens_of(*user_ids, but=but)
+    tx.forget_devices(*user_ids)
+    return ended
 
-    Their devices are forgotten, because one of them may be a thief's. A claim to another address ends as well, unless it
-    is the owner with session `but` who goes on.
+
+def shut_out(tx: Transaction, *users: User, but: int | None = None, notices: bool = False) -> int:
+    """Ends their sessions, except session `but`, and all confirmation and reset links. Returns how many sessions ended.
+
+    A claim to another address ends as well, unless it is the owner with session `but` who goes on.
     """
     ids = [user.id for user in users]
-    ended = tx.delete_tokens_of(*ids, but=but)
-    tx.forget_devices(*ids)
+    ended = end_sessions(tx, *ids, but=but)
     tx.drop_links(*ids)
     if but is None:
         tx.clear_claim(*ids)

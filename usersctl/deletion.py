@@ -110,5 +110,5 @@ def _present(tx: Transaction, user_id: int) -> Credentials:
     """The caller, whose session may have ended since the request was admitted."""
     credentials = tx.credentials_of(user_id)
     if credentials is None or not credentials.user.active:
-        raise Unauthenticated("Authentication required")
+        raise Unauthenticated
     return credentials

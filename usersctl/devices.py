@@ -9,10 +9,11 @@ from usersctl.errors import Busy, StoreUnusable
 from usersctl.models import Device, Purpose
 from usersctl.named import NamedTuple
 from usersctl.secrets import digest, new_device_id, new_token, sign, verified
+from usersctl.store.signing_keys import COOKIES
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 
-KEY, PURPOSE = "cookies", "device"
+PURPOSE = "device"
 KNOWN_FOR = timedelta(days=365)
 MOST_ACCOUNTS = 5  # of one browser; the account that signed in least recently is forgotten
 
@@ -22,7 +23,7 @@ class Devices(NamedTuple):
 
     def read(self, cookies: Iterable[str]) -> list[Device]:
         """What genuine cookies say, the latest sign-in first. A reset may have ended it: see throttle.counter_of."""
-        return self._read(self.store.signing_key(KEY), cookies)
+        return self._read(self.store.signing_key(COOKIES), cookies)
 
     def _read(self, key: bytes, cookies: Iterable[str]) -> list[Device]:
         oldest = stamp(self.store.clock() - KNOWN_FOR)
@@ -34,7 +35,7 @@ class Devices(NamedTuple):
         self, tx: Transaction, user_id: int, cookies: Iterable[str], lifetime: timedelta
     ) -> bool:
         """Whether the user proved a second factor with this browser, asked to be remembered, and nothing has ended that."""
-        key = tx.signing_key(KEY)
+        key = tx.signing_key(COOKIES)
         if key is None or not lifetime:
             return False
         devices = [device for device in self._read(key, cookies) if device.user_id == user_id]
@@ -58,7 +59,7 @@ class Devices(NamedTuple):
             factor_at, secret = since, self._new_secret(user_id, since, remember_for)
         devices = [Device(user_id, new_device_id(), since, factor_at, secret), *others[: MOST_ACCOUNTS - 1]]
         text = "/".join("~".join(map(str, device)).rstrip("~") for device in devices)
-        return sign(self.store.signing_key(KEY), PURPOSE, text)
+        return sign(self.store.signing_key(COOKIES), PURPOSE, text)
 
     def _new_secret(self, user_id: int, factor_at: str, lifetime: timedelta) -> str:
         """Of which the database has the digest only: the key that signs the cookie is in every backup."""
@@ -67,7 +68,7 @@ class Devices(NamedTuple):
         with suppress(Busy, StoreUnusable), self.store.write() as tx:
             if tx.user(user_id) is not None:
                 tx.add_one_time_token(
-                    digest(secret), Purpose.REMEMBERED, user_id, "", lifetime, about=factor_at
+                    digest(secret), Purpose.REMEMBERED, lifetime, user_id=user_id, about=factor_at
                 )
         return secret
 

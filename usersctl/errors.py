@@ -88,6 +88,9 @@ class NothingToInvite(Invalid):
 class Unauthenticated(UsersError):
     code = "unauthenticated"
 
+    def __init__(self, message: str = "Authentication required") -> None:
+        super().__init__(message)
+
 
 class SecondFactorRequired(Unauthenticated):
     """The password was right, and the account has a second factor: the sign-in waits for it."""

@@ -122,8 +122,8 @@ def is_web_address(text: str) -> bool:
     return text.startswith(("https://", "http://"))
 
 
-def user_id_of(text: str) -> int | None:
-    """The id in its one written form: ASCII digits without a sign or leading zero, and no overflow."""
+def whole_number(text: str) -> int | None:
+    """An id, or the number of a page, in its one written form: ASCII digits without a sign or leading zero, and no overflow."""
     return int(text) if text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 18 else None
 
 

@@ -36,7 +36,7 @@ class FirstAdmin(NamedTuple):
         token = new_token()
         with self.store.write() as tx:
             tx.drop_setup_tokens()
-            tx.add_one_time_token(digest(token), Purpose.SETUP, None, "", LIFETIME)
+            tx.add_one_time_token(digest(token), Purpose.SETUP, LIFETIME)
         return f"{self.settings.base_url}/setup?token={token}"
 
     def opens(self, token: str) -> bool:
@@ -44,7 +44,7 @@ class FirstAdmin(NamedTuple):
         with self.store.glance() as tx:
             return tx.one_time_token(Purpose.SETUP, digest(token)) is not None
 
-    def first_admin(self, token: str, email: str, name: str, password: str, *, by: Actor) -> User:
+    def create(self, token: str, email: str, name: str, password: str, *, by: Actor) -> User:
         new = newcomer(email, name, Role.ADMIN)
         with self.store.read() as tx:
             refuse_in_lockdown(tx)

@@ -149,13 +149,13 @@ def _scrypt(found: re.Match[str], n: int, salt: bytes, checksum: bytes) -> Forei
         return None
 
     def check(password: bytes) -> bool:
-        memory = 128 * r * (n + p + 2) + 4096
+        needed = 128 * r * (n + p + 2) + 4096
         size = len(checksum)
-        made = hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=size)
+        made = hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, maxmem=needed, dklen=size)
         return hmac.compare_digest(made, checksum)
 
-    memory = 128 * r * (n + p) // 2**20  # the lanes count where n is tiny
-    excess = _excess("scrypt", memory, MOST_MEMORY, "MiB") or _excess("scrypt", p, MOST_LANES, "lanes")
+    mebibytes = 128 * r * (n + p) // 2**20  # the lanes count where n is tiny
+    excess = _excess("scrypt", mebibytes, MOST_MEMORY, "MiB") or _excess("scrypt", p, MOST_LANES, "lanes")
     return ForeignHash("scrypt", found["beginning"], n * r * p * 3 // 2, excess, check)
 
 

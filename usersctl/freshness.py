@@ -18,11 +18,11 @@ class Freshness(NamedTuple):
         with self.store.read() as tx:
             credentials = tx.credentials_of(user_id)
         if credentials is None:
-            raise Unauthenticated("Authentication required")
+            raise Unauthenticated
         if credentials.user.factors:
             raise Forbidden("Second factor required")  # the password alone is no fresh proof of this account
         if not password_is_set(credentials):
             raise Invalid("This account has no password: sign in through its provider again")
         proven = self.throttle.proven(self.hasher, credentials, password, session_id=session_id, by=by)
         with proven as (tx, _):
-            tx.note_proof(by.token_hash or b"", Method.PASSWORD)
+            tx.note_proof(by.token_hash, Method.PASSWORD)

@@ -136,12 +136,12 @@ class Groups(NamedTuple):
 
     def _change(self, name: str, user_ids: Iterable[int], *, into: bool, by: Actor) -> list[User]:
         """In batches. After an interruption, a second run changes the others."""
-        left, changed = list(user_ids), list[User]()
-        for start in range(0, max(1, len(left)), CHANGED_AT_ONCE):
+        ids, changed = list(user_ids), list[User]()
+        for start in range(0, max(1, len(ids)), CHANGED_AT_ONCE):
             with self.store.write() as tx:
                 admit(tx, by)
                 group = group_named(tx, name)
-                users = [tx.existing_user(user_id) for user_id in left[start : start + CHANGED_AT_ONCE]]
+                users = [tx.existing_user(user_id) for user_id in ids[start : start + CHANGED_AT_ONCE]]
                 changed += change_members(tx, group, users, into=into, by=by)
         return changed
 

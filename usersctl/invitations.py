@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from usersctl import invited
 from usersctl.addresses import TAKEN, make_free, overrule_registration
+from usersctl.changes import changes_of
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
 from usersctl.credentials import dead_link, end_links_of_other_addresses, shut_out
@@ -101,11 +102,10 @@ class Invitations(NamedTuple):
     def _change(self, tx: Transaction, user: User, guest: Guest, lifetime: timedelta, by: Actor) -> User:
         """What the newer invitation says counts; what it leaves open stays."""
         present = tx.invitation_of(user.id)
-        changes = {"name": guest.name, "role": guest.role}
-        given = {key: value for key, value in changes.items() if value not in (None, getattr(user, key))}
-        if given:
-            user = tx.change_user(user.id, **given)
-            tx.audit(by, "update", user, **given)
+        changes = changes_of(user, {"name": guest.name, "role": guest.role})
+        if changes:
+            user = tx.change_user(user.id, **changes)
+            tx.audit(by, "update", user, **changes)
         if guest.groups is not None:
             set_groups(tx, user, guest.groups, by=by)
         is_nameless = guest.name is None and present is not None and present.is_nameless
@@ -115,10 +115,9 @@ class Invitations(NamedTuple):
         """Those who have not accepted yet, and active users without a password. All of them, or none."""
         with self.store.write() as tx:
             admit(tx, by)
-            return [self.again_in(tx, user_id, lifetime, by=by) for user_id in user_ids]
+            return [self._again(tx, user_id, lifetime, by) for user_id in user_ids]
 
-    def again_in(self, tx: Transaction, user_id: int, lifetime: timedelta, *, by: Actor) -> User:
-        """Within the transaction of an admin who was admitted."""
+    def _again(self, tx: Transaction, user_id: int, lifetime: timedelta, by: Actor) -> User:
         user = tx.existing_user(user_id)
         if not user.awaits_owner and (not user.active or password_is_set(tx.credentials_of(user_id))):
             raise NothingToInvite(user.email)

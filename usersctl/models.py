@@ -162,7 +162,7 @@ class Actor(NamedTuple):
     name: str
     origin: str | None = None
     user_id: int | None = None
-    token_hash: bytes | None = None  # of the session or API token that the request was admitted with
+    token_hash: bytes = b""  # of the session or API token that the request was admitted with, if any
     as_admin: bool = False  # only admins may do this
 
 
@@ -170,7 +170,7 @@ SYSTEM = Actor("system")
 
 
 class Client(NamedTuple):
-    """The program that signs in, and the cookies that it sends along: the sessions and pending sign-ins end with it."""
+    """The program that signs in, and the cookies that it sends along. Sessions and pending sign-ins among them end by that."""
 
     ip: str | None = None
     user_agent: str | None = None

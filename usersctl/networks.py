@@ -1,5 +1,6 @@
 """Client addresses, and the ranges that they are compared with."""
 
+import ipaddress
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -14,33 +15,32 @@ LONGEST_ADDRESS = 45  # characters
 
 @lru_cache(maxsize=1000)  # there are few proxies and few ranges
 def is_in(address: str, networks: tuple[Any, ...]) -> bool:
-    import ipaddress  # late, as below: most commands compare no addresses
-
     if address == UNIX:
         return UNIX in networks
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    parsed = _parsed(address.partition("%")[0])
+    if parsed is None:
         return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return any((mapped or parsed) in network for network in networks if network != UNIX)
+    return any(parsed in network for network in networks if network != UNIX)
 
 
 def normal_address(text: str) -> str | None:
-    """In its one written form; None if it is no address. A proxy that listens on one socket for both families writes IPv4
-    addresses as mapped ones."""
+    """In its one written form; None if it is no address."""
     return _normal_address(text) if len(text) <= LONGEST_ADDRESS else None
 
 
 @lru_cache(maxsize=1000)
 def _normal_address(text: str) -> str | None:
-    import ipaddress
+    parsed = _parsed(text)
+    return str(parsed) if parsed else None
 
+
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None if it is no address. A proxy that listens on one socket for both families writes IPv4 addresses as mapped ones."""
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
         return None
-    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def normal_ranges(texts: Iterable[str]) -> str:
@@ -61,14 +61,10 @@ def is_within(address: str | None, ranges: str) -> bool:
 
 @lru_cache(maxsize=1000)
 def _networks(ranges: str) -> tuple[Any, ...]:
-    import ipaddress
-
     return tuple(map(ipaddress.ip_network, ranges.split()))
 
 
 def _normal_range(text: str) -> str:
-    import ipaddress
-
     problem = f"Not an address or range: {text[:60]!r}"
     given = None
     with suppress(ValueError):

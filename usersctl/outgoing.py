@@ -35,6 +35,7 @@ class Attempt(NamedTuple):
         """The name of the line, and its fields."""
         row = self.email
         if row.webhook:
+            name = "webhook"
             about = {
                 "webhook": row.webhook,
                 "id": row.message_id,
@@ -42,8 +43,8 @@ class Attempt(NamedTuple):
                 "user": row.subject or None,
             }
         else:
+            name = "email"
             about = {"id": row.id, "kind": row.kind, "user": row.user_id}
-        name = "webhook" if row.webhook else "email"
         return name, {"state": self.state, **about, "attempt": row.attempts, "detail": self.message}
 
 

@@ -21,7 +21,7 @@ MAX_BYTES = 72  # bcrypt reads no further
 WAITING_ROOM = 8
 # Characters: the work of zxcvbn doubles every few, and so many are strong unless they are a pattern.
 MOST_ESTIMATED = 24
-# Neither is in a list of passwords, however common: repetitions of so many characters at most, and parts of these rows.
+# Common passwords that no list has: repetitions, in passwords of so many characters at most, and parts of these rows.
 LONGEST_REPETITION = 12
 ROWS = ("0123456789" * 8, "abcdefghijklmnopqrstuvwxyz" * 3)
 

@@ -22,9 +22,9 @@ def admit(tx: Transaction, by: Actor) -> None:
     """The first step of every transaction that makes a change for `by`."""
     if by.user_id is None:  # a command, the service itself, or a caller of a route that needs no session
         return
-    session_and_user = tx.session(by.token_hash or b"")
+    session_and_user = tx.session(by.token_hash)
     if session_and_user is None:
-        raise Unauthenticated("Authentication required")
+        raise Unauthenticated
     _, user = session_and_user
     if by.as_admin and user.role != Role.ADMIN:
         raise Forbidden("Admin access required")
@@ -40,7 +40,7 @@ def require_fresh(tx: Transaction, by: Actor) -> None:
     since = stamp(tx.now - FRESH)
     # A proof further in the future is none: the clock was set back.
     until = stamp(tx.now + CLOCKS_DIFFER)
-    if not any(since <= proven_at <= until for proven_at in tx.proofs(by.token_hash or b"")):
+    if not any(since <= proven_at <= until for proven_at in tx.proofs(by.token_hash)):
         raise Forbidden("Confirm that it is you")
 
 

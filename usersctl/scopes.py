@@ -5,6 +5,7 @@ from enum import StrEnum
 from functools import cache
 
 from usersctl.errors import Invalid
+from usersctl.text import did_you_mean
 
 
 class Scope(StrEnum):
@@ -24,10 +25,7 @@ def normal_scopes(names: Iterable[str]) -> str:
     """As a token stores them: in the order of the table, each once, separated by blanks."""
     given = set(names)
     for name in sorted(given - set(Scope)):
-        from difflib import get_close_matches  # late: it is for the mistaken only
-
-        close = get_close_matches(name, list(Scope), 1)
-        hint = f"did you mean {close[0]}?" if close else None
+        hint = did_you_mean(name, list(Scope))
         raise Invalid(f"{name[:60]!r} is no scope: there are {', '.join(Scope)}", hint=hint)
     if not given:
         # An empty list of a program must not make a token that may do all.

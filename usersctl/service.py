@@ -111,9 +111,9 @@ class Service:
     def throttle(self) -> "AccountThrottle":
         from usersctl.throttle import AccountThrottle
 
-        limits = self.settings
+        settings = self.settings
         return AccountThrottle(
-            self.store, limits.limits_enabled, limits.failures_before_delay, limits.failures_before_lock
+            self.store, settings.limits_enabled, settings.failures_before_delay, settings.failures_before_lock
         )
 
     @cached_property
@@ -254,9 +254,7 @@ class Service:
     def second_step(self) -> "SecondStep":
         from usersctl.factors.second_step import SecondStep
 
-        return SecondStep(
-            self.store, self.throttle, self.devices, self.sealer, self.emails, self.passkeys.prepare
-        )
+        return SecondStep(self.store, self.throttle, self.devices, self.sealer, self.emails, self.passkeys)
 
     @cached_property
     def passkeys(self) -> "Passkeys":
@@ -281,7 +279,7 @@ class Service:
     def trail(self) -> "Trail":
         from usersctl.trail import Trail
 
-        return Trail(self.store, self.now)
+        return Trail(self.store)
 
     @cached_property
     def overview(self) -> "Overviews":
@@ -308,7 +306,7 @@ class Service:
     def why(self) -> "Why":
         from usersctl.why import Why
 
-        return Why(self.store, self.throttle, self.settings, self.now, self.sealer)
+        return Why(self.store, self.throttle, self.settings, self.sealer)
 
     def stop(self) -> None:
         """The daemon stops: what waits for other servers is given up."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from usersctl.clock import moment, stamp
 from usersctl.config import Settings
+from usersctl.credentials import end_sessions
 from usersctl.devices import Devices
 from usersctl.errors import (
     Busy,
@@ -365,8 +366,7 @@ class Sessions(NamedTuple):
 
     def _revoke_all(self, tx: Transaction, user_id: int, by: Actor) -> int:
         user = tx.existing_user(user_id)
-        ended = tx.delete_tokens_of(user_id)
-        tx.forget_devices(user_id)
+        ended = end_sessions(tx, user_id)
         if ended:
             tx.audit(by, "revoke-all", user, count=ended)
         return ended
@@ -375,8 +375,7 @@ class Sessions(NamedTuple):
         """All sessions and API tokens of the user, except session `but`. Returns when the devices were forgotten, too."""
         with self.store.write() as tx:
             admit(tx, by)
-            ended = tx.delete_tokens_of(user_id, but=but)
-            tx.forget_devices(user_id)
+            ended = end_sessions(tx, user_id, but=but)
             if ended:  # else a user could add rows without end
                 tx.audit(by, "end-others", tx.user(user_id), count=ended)
             return tx.now_text
@@ -387,7 +386,7 @@ class Sessions(NamedTuple):
 
         def renew(tx: Transaction) -> None:
             if not tx.replace_token_hash(session.id, digest(token)):
-                raise Unauthenticated("Authentication required")  # ended in the meantime
+                raise Unauthenticated  # ended in the meantime
 
         return token, renew
 
@@ -481,8 +480,10 @@ def is_by_factor(opened_with: str) -> bool:
 
 def sign_in_details(session: Session) -> dict[str, Any]:
     """What an event tells of a new session; the trail has no row of it."""
-    details = {"token": session.id, "kind": session.kind, "name": session.name}
-    return details | {
+    return {
+        "token": session.id,
+        "kind": session.kind,
+        "name": session.name,
         "opened_with": session.opened_with,
         "expires_at": session.expires_at,
         "ip": session.ip,

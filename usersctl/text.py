@@ -1,5 +1,5 @@
-"""Text of messages: control characters made visible, a count with its noun, a list that is cut, commands in a hint, what the
-network says."""
+"""Text of messages: control characters made visible, a count with its noun, a list that is cut, a word that was meant,
+commands in a hint, what the network says."""
 
 from collections.abc import Sequence
 
@@ -22,6 +22,14 @@ def listed(items: Sequence[str], at_most: int) -> str:
     if len(items) > at_most:
         shown.append("…")
     return ", ".join(shown)
+
+
+def did_you_mean(text: str, known: Sequence[str]) -> str | None:
+    """A hint with the known word that is nearest; None if none is near."""
+    from difflib import get_close_matches  # late: it is for the mistaken only
+
+    nearest = get_close_matches(text, known, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else None
 
 
 def quoted_file(file: object) -> str:

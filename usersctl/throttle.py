@@ -48,10 +48,16 @@ def counter_in_session(user_id: int, session_id: int) -> Counter:
     return Counter(f"user:{user_id}:session:{session_id}", user_id, is_known=True)
 
 
-class AccountThrottle(NamedTuple):
-    """After ten failed checks in a row a delay that doubles; after a hundred only a reset or `usersctl unlock` helps.
+def clear_guesses(tx: Transaction, user_id: int) -> bool:
+    """Failed checks and tried codes, after a right second factor or by an unlock. Returns whether there were any."""
+    return tx.clear_failures(user_id) | tx.clear_codes(user_id)
 
-    Each counter has its own delay. Strangers may use up four fifths of the hundred, known devices and sessions share the
+
+class AccountThrottle(NamedTuple):
+    """After `before_delay` failed checks in a row a delay that doubles; after `before_lock` only a reset or `usersctl unlock`
+    helps.
+
+    Each counter has its own delay. Strangers may use up four fifths of `before_lock`, known devices and sessions share the
     rest: so strangers, who are many, cannot keep the owner out, and together they never get more.
     """
 
@@ -166,7 +172,7 @@ class AccountThrottle(NamedTuple):
         failures = tx.failures(counter.key)
         if failures is None or failures.in_a_row < self.before_delay:
             return None
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures.in_a_row - self.before_delay, 10))
+        delay = _delay_after(failures.in_a_row - self.before_delay)
         waited = tx.now - moment(failures.last_at)
         # A clock that was set back further must not lengthen the wait: the next failure is noted in its new time.
         return delay - waited if -CLOCKS_DIFFER <= waited < delay else None
@@ -176,14 +182,13 @@ class AccountThrottle(NamedTuple):
         if not self.enabled:
             return None
         doublings = range((LONGEST_DELAY // FIRST_DELAY).bit_length() + 1)
-        delays = (min(LONGEST_DELAY, FIRST_DELAY * 2**n) for n in doublings)
-        since = tuple((self.before_delay + n, stamp(now - delay)) for n, delay in enumerate(delays))
+        since = tuple((self.before_delay + n, stamp(now - _delay_after(n))) for n in doublings)
         return LockRules(self.of_strangers, self.of_known, since, stamp(now + CLOCKS_DIFFER))
 
     def unlock(self, user: User, by: Actor) -> bool:
         with self.store.write() as tx:
             admit(tx, by)
-            unlocked = tx.clear_failures(user.id) | tx.clear_codes(user.id)
+            unlocked = clear_guesses(tx, user.id)
             if unlocked:
                 tx.audit(by, "unlock", user)
             return unlocked
@@ -272,6 +277,10 @@ def network_of(address: str) -> str:
             return str(parsed.ipv4_mapped)
         return str(ipaddress.ip_network((parsed, 64), strict=False))
     return str(parsed)
+
+
+def _delay_after(doublings: int) -> timedelta:
+    return min(LONGEST_DELAY, FIRST_DELAY * (1 << min(doublings, 10)))
 
 
 def _too_many(left: timedelta) -> TooMany:

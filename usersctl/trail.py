@@ -4,16 +4,17 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from usersctl.clock import Clock, stamp
+from usersctl.clock import stamp
 from usersctl.durations import since as time_of
 from usersctl.errors import Invalid
 from usersctl.events import ACTIONS
-from usersctl.fields import lookup, user_id_of
+from usersctl.fields import lookup, whole_number
 from usersctl.models import AuditFilter, AuditRow
 from usersctl.named import NamedTuple
 from usersctl.store.chain import ChainStep
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
+from usersctl.text import did_you_mean
 
 STEP = 10_000  # rows of one step of the check, which takes some 50 milliseconds
 END = 100  # rows at the end of the trail, which are checked with each look at it
@@ -38,36 +39,16 @@ class TrailPage(NamedTuple):
 
 class Trail(NamedTuple):
     store: Store
-    now: Clock
 
     def page(self, wanted: Wanted, *, limit: int, before: int | None = None) -> TrailPage:
         with self.store.read() as tx:
-            page = tx.audit_page(self._filter(tx, wanted), limit, before)
+            page = tx.audit_page(_filter(tx, wanted), limit, before)
             return TrailPage(list(with_addresses(tx, page.rows)), page.next)
 
     def actions(self) -> list[str]:
         """To choose from."""
         with self.store.glance() as tx:
             return _actions(tx)
-
-    def _filter(self, tx: Transaction, wanted: Wanted) -> AuditFilter:
-        if wanted.action is not None:
-            refuse_unknown(tx, wanted.action)
-        return AuditFilter(
-            _user_id("user", tx, wanted.user) if wanted.user is not None else None,
-            _actor(tx, wanted.actor) if wanted.actor is not None else None,
-            wanted.action,
-            self._time("since", wanted.since),
-            self._time("until", wanted.until),
-        )
-
-    def _time(self, name: str, text: str | None) -> str | None:
-        if text is None:
-            return None
-        try:
-            return stamp(time_of(text, self.now()))
-        except Invalid:
-            raise Invalid(f"{name} must be a duration such as 7d, or an ISO 8601 time") from None
 
     def check(self, after: int, rows: int) -> ChainStep:
         """The next step of a check of the whole trail. `rows`: that the steps before have checked, up to the id `after`."""
@@ -79,24 +60,41 @@ class Trail(NamedTuple):
             return tx.check_audit_end(END)
 
 
+def _filter(tx: Transaction, wanted: Wanted) -> AuditFilter:
+    if wanted.action is not None:
+        refuse_unknown(tx, wanted.action)
+    return AuditFilter(
+        _user_id("user", tx, wanted.user) if wanted.user is not None else None,
+        _actor(tx, wanted.actor) if wanted.actor is not None else None,
+        wanted.action,
+        _time("since", tx, wanted.since),
+        _time("until", tx, wanted.until),
+    )
+
+
+def _time(name: str, tx: Transaction, text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return stamp(time_of(text, tx.now))
+    except Invalid:
+        raise Invalid(f"{name} must be a duration such as 7d, or an ISO 8601 time") from None
+
+
 def _actions(tx: Transaction) -> list[str]:
     return sorted({*ACTIONS, *tx.actions()})
 
 
 def refuse_unknown(tx: Transaction, action: str) -> None:
     actions = _actions(tx)
-    if action in actions:
-        return
-    from difflib import get_close_matches
-
-    nearest = get_close_matches(action, actions, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else None
-    raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint, value=action)
+    if action not in actions:
+        hint = did_you_mean(action, actions)
+        raise Invalid(f"action must be one of {', '.join(actions)}", hint=hint, value=action)
 
 
 def _user_id(name: str, tx: Transaction, text: str) -> int:
     """Of a user who may be deleted: the trail outlives the account."""
-    number = user_id_of(text.strip())
+    number = whole_number(text.strip())
     if number is not None:
         return number
     email, is_email = lookup(text)
@@ -122,6 +120,6 @@ def with_addresses(tx: Transaction, rows: Iterable[AuditRow]) -> Iterator[dict[s
     for row in rows:
         kind, _, number = row.actor.partition(":")
         if kind == "user" and row.actor not in addresses:
-            user = tx.user(user_id_of(number) or 0)
+            user = tx.user(whole_number(number) or 0)
             addresses[row.actor] = user and user.email
         yield row._asdict() | {"actor_email": addresses.get(row.actor)}

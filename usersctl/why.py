@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
 
-from usersctl.clock import Clock, stamp
+from usersctl.clock import stamp
 from usersctl.config import Settings
 from usersctl.config.providers import ProviderSettings, host_of, table_of
 from usersctl.errors import KeyUnusable
 from usersctl.factors.sealing import Sealer, totp_context
-from usersctl.fields import lookup, lookup_key, user_id_of
+from usersctl.fields import lookup, lookup_key, whole_number
 from usersctl.mail.kinds import CONFIRM, INVITATION, KINDS, RESET
-from usersctl.models import OAUTH, Identity, QueuedEmail, TotpSecret, User
+from usersctl.models import OAUTH, EmailState, Identity, QueuedEmail, TokenKind, TotpSecret, User
 from usersctl.named import NamedTuple
 from usersctl.passwords import MEND_LIBRARY, lacks_library
 from usersctl.store.store import Store
@@ -103,12 +103,11 @@ class Why(NamedTuple):
     store: Store
     throttle: AccountThrottle
     settings: Settings
-    now: Clock
     sealer: Sealer
 
     def explain(self, reference: str) -> Explanation:
         """Explains an id or an email address, which need not have an account, in one snapshot of the database."""
-        number = user_id_of(reference)
+        number = whole_number(reference)
         with self.store.read() as tx:
             user = tx.user(number) if number is not None else tx.user_called(lookup_key(reference))
             if user is None:
@@ -190,7 +189,7 @@ class Why(NamedTuple):
         if self.throttle.is_locked(tx, strangers):
             return shut(f"{message}: locked until a reset, but for known devices", cause=Cause.LOCKED)
         if wait is not None:
-            until = stamp(self.now() + wait)
+            until = stamp(tx.now + wait)
             message = f"{message}: until {until}, but for known devices"
             return shut(message, cause=Cause.THROTTLED, until=until)
         if known >= self.throttle.of_known:
@@ -289,7 +288,7 @@ class Why(NamedTuple):
 
     def _sessions(self, tx: Transaction, user: User) -> Gate:
         kinds = [token.kind for token in tx.live_tokens_of(user.id)]
-        tokens = kinds.count("api")
+        tokens = kinds.count(TokenKind.API)
         message = f"{len(kinds) - tokens} open, {counted(tokens, 'API token')}"
         return _note("sessions", f"{message}; last login {user.last_login_at or 'never'}")
 
@@ -391,14 +390,14 @@ def _email(tx: Transaction, user: User, *, needed: bool, by_hand: dict[str, str]
         return _open("letter", "none was requested")
     last = links[0]
     message = f"{last.kind} of {last.created_at}: {_outcome(last)}"
-    if last.state in ("waiting", "failed"):
+    if last.state in (EmailState.WAITING, EmailState.FAILED):
         mend, cause = f"usersctl mail retry {last.id}", Cause.EMAIL_WAITING
-        if last.state == "failed":  # the server refused it, and would again
+        if last.state == EmailState.FAILED:  # the server refused it, and would again
             mend, cause = by_hand[last.kind], Cause.EMAIL_FAILED
         if not needed:
             return _note("letter", message, mend)
         return _shut("letter", message, mend, cause)
-    if last.state == "sent" and needed and last.finished_at is not None and last.kind != INVITATION.name:
+    if last.state == EmailState.SENT and needed and last.kind != INVITATION.name:
         hours = KINDS[last.kind].lifetime.total_seconds() / 3600
         message += f"; its link works for {hours:.0f} h"
     return _open("letter", message)

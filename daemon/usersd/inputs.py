@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from usersctl.errors import Invalid
-from usersctl.fields import normal_group
+from usersctl.fields import normal_group, whole_number
 from usersd.openapi.schemas import GROUP_NAME, ID, MAX_ID, Schema, array, boolean, described, fields
-from usersd.request import ID_PATTERN, Request
+from usersd.request import Request
 
 T = TypeVar("T")
 
@@ -122,9 +122,10 @@ def required_choice(schema: Schema, description: str) -> Field[str]:
 def number(schema: Schema, default: int, description: str) -> Field[int]:
     def check(name: str, value: str) -> int:
         most: int = schema["maximum"]
-        if ID_PATTERN.fullmatch(value) and int(value) <= most:
-            return int(value)
-        raise Invalid(f"{name} must be a whole number from 1 to {most}")
+        given = whole_number(value)
+        if given is None or given > most:
+            raise Invalid(f"{name} must be a whole number from 1 to {most}")
+        return given
 
     return Field(schema, default, check=check, description=description)
 

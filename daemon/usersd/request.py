@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from usersctl.config import Settings
 from usersctl.config.values import REASON_COOKIE, UNIX
 from usersctl.errors import Invalid
-from usersctl.fields import TwinKeys, is_text, unique_keys
+from usersctl.fields import TwinKeys, is_text, unique_keys, whole_number
 from usersctl.lazy import lazy
 from usersctl.models import Actor, Client, Session, User
 from usersctl.networks import is_in, normal_address
@@ -33,7 +33,6 @@ FORWARDING = ("HTTP_FORWARDED", "HTTP_X_REAL_IP", "HTTP_VIA")
 # As Azure's gateway writes a client into X-Forwarded-For.
 _WITH_PORT = re.compile(r"\A([0-9.]+|\[[^]]*\]):[0-9]{1,5}\Z", re.ASCII)
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
-ID_PATTERN = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
 def drop_original(environ: dict[str, Any], settings: Settings) -> None:
@@ -235,9 +234,10 @@ class Request:
             ("token_id", "token"),
         ):
             if name in segments:
-                if not ID_PATTERN.fullmatch(segments[name]):
+                number = whole_number(segments[name])
+                if number is None:
                     raise Invalid(f"Invalid {kind} id")
-                self.ids[name] = int(segments[name])
+                self.ids[name] = number
 
     @lazy
     def query(self) -> dict[str, str]:

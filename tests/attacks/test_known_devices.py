@@ -9,11 +9,12 @@ from support.fakes import FakeClock
 from support.oauth_site import oauth_site
 from support.web import DEVICE, Site, refusal_of, running
 
-from usersctl.devices import KEY, PURPOSE
+from usersctl.devices import PURPOSE
 from usersctl.mail.kinds import PASSWORD_CHANGED, RESET, Kind
 from usersctl.models import User
 from usersctl.secrets import new_key, sign
 from usersctl.service import Service
+from usersctl.store.signing_keys import COOKIES
 
 
 def test_a_browser_stays_known_to_the_five_accounts_that_signed_in_last(unlimited: Site) -> None:
@@ -76,7 +77,7 @@ FORGERIES: dict[str, Callable[[Site, User, str], str]] = {
     ),
     "with another key": lambda _site, _ada, cookie: resigned(cookie, new_key()),
     "for another purpose": lambda site, _ada, cookie: resigned(
-        cookie, site.service.store.signing_key(KEY), "oauth"
+        cookie, site.service.store.signing_key(COOKIES), "oauth"
     ),
 }
 

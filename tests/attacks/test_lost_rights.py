@@ -25,13 +25,12 @@ from support.tables import everything, query
 from support.web import Client, Reply, Site, running
 
 from usersctl.config import Settings
-from usersctl.devices import KEY
 from usersctl.factors import totp
 from usersctl.models import Session, User
 from usersctl.secrets import digest
 from usersctl.service import Service, build
 from usersctl.sessions import Opened
-from usersctl.store.signing_keys import USER_HANDLES
+from usersctl.store.signing_keys import COOKIES, USER_HANDLES
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
 from usersd.routes import TABLE
@@ -245,7 +244,7 @@ def house(tmp_path: Path) -> Iterator[House]:
     with closing(build(settings)) as service, closing(build(settings)) as elsewhere:
         service.sessions.uses.wait = 3600  # no other write comes in between
         service.sessions.uses.overdue = timedelta(hours=1)
-        for name in (KEY, USER_HANDLES):
+        for name in (COOKIES, USER_HANDLES):
             service.store.signing_key(name)
         gate = Gate(service.store)
         service.store.write = gate.write  # type: ignore[method-assign]

@@ -25,10 +25,10 @@ from support.oauth_site import (
 )
 from support.web import Reply, running
 
-from usersctl.devices import KEY
 from usersctl.models import OAUTH
 from usersctl.secrets import sign
 from usersctl.service import Service
+from usersctl.store.signing_keys import COOKIES
 from usersd.handlers.oauth import PURPOSE, Flow
 
 
@@ -165,7 +165,7 @@ def test_a_cookie_that_the_service_did_not_sign_starts_nothing(site: OAuthSite, 
     name, value, back = begun(browser)
     text, _, mac = value.rpartition(".")
     flow = Flow.read(text)
-    key = site.service.store.signing_key(KEY)
+    key = site.service.store.signing_key(COOKIES)
     changes: list[dict[str, Any]] = [{"then": target} for target in ELSEWHERE if target]
     changes += [
         {"began": flow.began + 1},

@@ -27,6 +27,7 @@ from usersctl.models import UNKNOWN_CLIENT, Actor, Proof
 from usersctl.secrets import sign
 from usersctl.service import build
 from usersctl.store.conninfo import Database
+from usersctl.store.signing_keys import COOKIES
 
 ADA = "ada@example.com"
 NOW = datetime.fromisoformat("2026-11-20T08:22:19.123+00:00")
@@ -258,7 +259,7 @@ def test_a_thief_of_the_database_cannot_forge_a_remembered_device(site: Site, cl
     stored = [row.hex() for (row,) in query(site.service, "SELECT token_hash FROM one_time_tokens")]
     clock.move(minutes=1)
     now = stamp(clock())
-    key = site.service.store.signing_key(devices.KEY)
+    key = site.service.store.signing_key(COOKIES)
     of_the_browser = genuine.rpartition(".")[0].split("~")[-1]
     for secret in ("", *stored, of_the_browser):  # this one proves what was then, not now
         text = f"1~x~{now}~{now}~{secret}".rstrip("~")

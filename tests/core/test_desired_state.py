@@ -403,11 +403,12 @@ def test_accounts_that_are_pruned_together_are_shut_out_and_no_others(
     for name, user in users.items():
         open_session(service, user)
         service.sessions.create_api_token(user.id, name="ci", lifetime=None, by=OPERATOR)
+        old = f"old-{name}@example.com"
         with service.store.write() as tx:
             for purpose in purposes:
                 secret = f"{purpose} {name}".encode()
-                tx.add_one_time_token(secret, purpose, user.id, f"old-{name}@example.com", timedelta(days=1))
-            tx.reserve(user.id, f"old-{name}@example.com", stamp(tx.now + timedelta(days=1)))
+                tx.add_one_time_token(secret, purpose, timedelta(days=1), user_id=user.id, email=old)
+            tx.reserve(user.id, old, stamp(tx.now + timedelta(days=1)))
             pending = PendingSignIn(name.encode(), user.id, "pwd", False, None, None, 0)
             tx.add_pending(pending, timedelta(minutes=10))
             claim = {

@@ -16,7 +16,7 @@ from usersctl.fields import (
     normal_email,
     normal_name,
     normal_role,
-    user_id_of,
+    whole_number,
 )
 from usersctl.models import Role
 
@@ -238,7 +238,7 @@ def test_other_roles_are_refused_with_those_that_are(role: str) -> None:
 
 @given(st.integers(1, 10**18 - 1))
 def test_an_id_is_read_as_it_is_written(number: int) -> None:
-    assert user_id_of(str(number)) == number
+    assert whole_number(str(number)) == number
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,10 @@ def test_an_id_is_read_as_it_is_written(number: int) -> None:
     ],
 )
 def test_anything_else_is_no_id(text: str) -> None:
-    assert user_id_of(text) is None
+    assert whole_number(text) is None
 
 
 @given(ANY_TEXT)
 def test_a_text_is_an_id_only_as_we_write_it(text: str) -> None:
-    number = user_id_of(text)
+    number = whole_number(text)
     assert number is None or (str(number) == text and 0 < number < 10**18)

@@ -210,13 +210,13 @@ def test_one_purpose_never_serves_another(service: Service, purpose: str, used_f
         if used_for == "claim":
             address, until = "new@example.com", "2027-01-01"
             tx.change_user(user.id, active=True, claimed_email=address, claim_expires_at=until)
-        tx.add_one_time_token(digest(token), purpose, user.id, address, timedelta(hours=1))
+        tx.add_one_time_token(digest(token), purpose, timedelta(hours=1), user_id=user.id, email=address)
     use: dict[str, Callable[[], object]] = {
         "confirm": lambda: service.registration.confirm(token, ADA, by=WEB),
         "reset": lambda: service.recovery.reset(token, ADA, "another good password", by=WEB),
         "not_me": lambda: service.recovery.not_me(token, ADA, by=WEB),
         "claim": lambda: service.claims.prove(token, address, PASSWORD, by=WEB),
-        "setup": lambda: service.first_admin.first_admin(token, "root@example.com", "Root", PASSWORD, by=WEB),
+        "setup": lambda: service.first_admin.create(token, "root@example.com", "Root", PASSWORD, by=WEB),
     }
     if purpose == used_for:
         use[used_for]()
@@ -278,7 +278,7 @@ def test_no_link_activates_an_account_that_was_deactivated(
         # Not even one that an operator's hand made.
         token = new_token()
         with service.store.write() as tx:
-            tx.add_one_time_token(digest(token), "confirm", user.id, ADA, timedelta(hours=1))
+            tx.add_one_time_token(digest(token), "confirm", timedelta(hours=1), user_id=user.id, email=ADA)
         link = Link("", token, ADA)
     refused(service, link)
     service.recovery.forgot(ADA)

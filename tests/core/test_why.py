@@ -37,7 +37,7 @@ PROVIDER = {"oauth_client_id": "c", "oauth_client_secret": "s", "oauth_issuer": 
 def explained(service: Service, subject: User | str, **changes: Any) -> Explanation:
     settings = service.settings._replace(**changes)
     reference = subject if isinstance(subject, str) else str(subject.id)
-    return Why(service.store, service.throttle, settings, service.now, service.sealer).explain(reference)
+    return Why(service.store, service.throttle, settings, service.sealer).explain(reference)
 
 
 def gate(explanation: Explanation, name: str) -> Gate:

@@ -40,7 +40,7 @@ def one_time_token(site: Site, purpose: str, user: User) -> str:
     """As an email would hold it."""
     token = new_token()
     with site.service.store.write() as tx:
-        tx.add_one_time_token(digest(token), purpose, user.id, user.email, timedelta(days=1))
+        tx.add_one_time_token(digest(token), purpose, timedelta(days=1), user_id=user.id, email=user.email)
     return token
 
 

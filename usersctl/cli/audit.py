@@ -22,7 +22,7 @@ from usersctl.clock import stamp
 from usersctl.durations import since as since_when
 from usersctl.errors import Invalid, NotFound
 from usersctl.events import ACTIONS, SIGN_IN, events_of
-from usersctl.fields import lookup_key, user_id_of
+from usersctl.fields import lookup_key, whole_number
 from usersctl.models import AuditFilter, AuditRow, TokenKind
 from usersctl.store.statements import MOST
 from usersctl.text import counted
@@ -290,7 +290,7 @@ def _known(service: "Service", action: str | None, *, follow: bool) -> str | Non
 
 def _user_id(service: "Service", reference: str) -> int:
     """The id of a user who may be deleted: the trail outlives the account."""
-    number = user_id_of(reference)
+    number = whole_number(reference)
     if number is not None:
         return number
     with service.store.read() as tx:

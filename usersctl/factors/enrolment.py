@@ -83,7 +83,7 @@ class Factors(NamedTuple):
             if not tx.add_totp(user_id, sealed, step):
                 raise Invalid(HAS_TOTP)
             tx.delete_begun_totp(user_id)
-            tx.note_proof(by.token_hash or b"", Method.OTP)
+            tx.note_proof(by.token_hash, Method.OTP)
             return changes.added(tx, self.emails, user, changes.TOTP, by=by)
 
     def remove_totp(self, user_id: int, *, by: Actor) -> None:

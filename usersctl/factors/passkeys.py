@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,12 +19,14 @@ from usersctl.permissions import Check, admit
 from usersctl.secrets import digest, in_base64, keyed_digest
 from usersctl.store.signing_keys import USER_HANDLES
 from usersctl.store.transaction import Transaction
+from usersctl.throttle import clear_guesses
 from usersctl.ways_in import LAST_WAY, ways_into
 
 MOST_PASSKEYS = 20  # of one account
 # Uses of an account's passkeys in ten minutes. A sign-in with one costs no hash of a password, and leaves rows: without a
 # limit, a program fills the disk.
 MOST_USES = 300
+TIMEOUT = LIFETIME // timedelta(milliseconds=1)
 
 T = TypeVar("T")
 
@@ -81,7 +84,7 @@ class Passkeys(NamedTuple):
             "pubKeyCredParams": [
                 {"type": "public-key", "alg": algorithm} for algorithm in webauthn.ALGORITHMS
             ],
-            "timeout": _milliseconds(),
+            "timeout": TIMEOUT,
             "excludeCredentials": _described(present),
             "authenticatorSelection": {
                 "residentKey": "required",
@@ -121,7 +124,7 @@ class Passkeys(NamedTuple):
                 tx, self.factors.emails, user, changes.PASSKEY, passkey_id=passkey.id, by=by
             )
             # Its authenticator has just verified the user.
-            tx.note_proof(by.token_hash or b"", Method.PASSKEY)
+            tx.note_proof(by.token_hash, Method.PASSKEY)
             return as_json(passkey), codes
 
     def rename(self, user_id: int, passkey_id: int, name: str, *, by: Actor) -> None:
@@ -166,7 +169,7 @@ class Passkeys(NamedTuple):
         return {
             "challenge": in_base64(self.challenges.new(TO_USE, browser)),
             "rpId": site.rp_id,
-            "timeout": _milliseconds(),
+            "timeout": TIMEOUT,
             "userVerification": "required",
             "allowCredentials": _described(allowed),
         }
@@ -190,8 +193,7 @@ class Passkeys(NamedTuple):
             if user is not None and not why:
                 if not user.active:
                     raise Inactive(user.inactive_because)
-                tx.clear_failures(user.id)
-                tx.clear_codes(user.id)
+                clear_guesses(tx, user.id)
                 return then(tx, user)
         raise InvalidPasskey(why)  # after the commit, or the owner would get no email about a copy
 
@@ -262,7 +264,3 @@ def _refuse_more(present: list[Passkey]) -> None:
 
 def _described(passkeys: list[Passkey]) -> list[dict[str, str]]:
     return [{"type": "public-key", "id": in_base64(each.credential_id)} for each in passkeys]
-
-
-def _milliseconds() -> int:
-    return int(LIFETIME.total_seconds() * 1000)

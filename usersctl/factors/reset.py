@@ -1,6 +1,7 @@
 """An admin or operator takes second factors away, for a user who has lost them."""
 
 from usersctl.config import Settings
+from usersctl.credentials import end_sessions
 from usersctl.mail.kinds import FACTORS_RESET, RESET, EmailQueue
 from usersctl.models import Actor
 from usersctl.named import NamedTuple
@@ -50,8 +51,7 @@ class FactorReset(NamedTuple):
             removed = _remove(tx, user_id, chosen)
             if any(removed):
                 tx.note_factors_changed(user_id)
-                ended = tx.delete_tokens_of(user_id)
-                tx.forget_devices(user_id)
+                ended = end_sessions(tx, user_id)
                 self.emails.add(tx, FACTORS_RESET, user, user.email)
                 if removed.passkeys and not ways_into(tx, self.settings, user_id):
                     self.emails.add(tx, RESET, user, user.email)

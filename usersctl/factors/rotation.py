@@ -1,13 +1,11 @@
 """Seals the secrets of all authenticator apps anew, in small transactions, so that people sign in meanwhile."""
 
-from collections.abc import Callable
-from typing import Any
-
 from usersctl.errors import KeyUnusable
 from usersctl.factors.sealing import Sealer, SealingKey, key_name_of, totp_context
 from usersctl.models import Actor, TotpSecret
 from usersctl.named import NamedTuple
 from usersctl.permissions import admit
+from usersctl.store.progress import Progress, unwatched
 from usersctl.store.store import Store
 
 SOME = 200  # secrets in one transaction, which other writers wait for
@@ -22,7 +20,7 @@ class KeyRotation(NamedTuple):
     store: Store
     sealer: Sealer
 
-    def run(self, *, by: Actor, progress: Callable[[int, int], Any] = lambda _done, _total: None) -> Rotated:
+    def run(self, *, by: Actor, progress: Progress = unwatched) -> Rotated:
         """One that was killed is repeated: each secret opens with its key before and after it is sealed anew."""
         total = self._begin(by)
         sealed = unreadable = after = 0

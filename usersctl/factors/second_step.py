@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from usersctl.devices import Devices
 from usersctl.errors import Inactive, Invalid, InvalidCode, Unauthenticated, WrongPassword
+from usersctl.factors.passkeys import Passkeys
 from usersctl.factors.recovery_codes import hash_of
 from usersctl.factors.sealing import Sealer, totp_context
 from usersctl.factors.totp import matching_step
@@ -17,7 +18,7 @@ from usersctl.permissions import Check, admit
 from usersctl.secrets import digest
 from usersctl.store.store import Store
 from usersctl.store.transaction import Transaction
-from usersctl.throttle import AccountThrottle, counter_in_session, counter_of
+from usersctl.throttle import AccountThrottle, clear_guesses, counter_in_session, counter_of
 
 MOST_WRONG_CODES = 5
 
@@ -30,7 +31,7 @@ class SecondStep(NamedTuple):
     devices: Devices
     sealer: Sealer
     emails: EmailQueue
-    passkey: Callable[..., Check]
+    passkeys: Passkeys
 
     def methods(self, tokens: Iterable[str]) -> list[str]:
         """What the account of the pending sign-in has: for the page that asks."""
@@ -75,8 +76,7 @@ class SecondStep(NamedTuple):
             method = check(tx)
             if method is not None:
                 tx.delete_pending(token_hash)
-                tx.clear_failures(user.id)
-                tx.clear_codes(user.id)
+                clear_guesses(tx, user.id)
                 tx.uncount_failed_sign_in(counter.counted_in)
                 return then(tx, user, pending, method, client)
             tx.note_wrong_code(token_hash, MOST_WRONG_CODES)
@@ -99,9 +99,8 @@ class SecondStep(NamedTuple):
             self.throttle.count_check(tx, counter_in_session(user_id, session_id))
             method = check(tx)
             if method is not None:
-                tx.clear_failures(user_id)
-                tx.clear_codes(user_id)
-                tx.note_proof(by.token_hash or b"", method)
+                clear_guesses(tx, user_id)
+                tx.note_proof(by.token_hash, method)
                 return
         raise WrongPassword("Invalid code")
 
@@ -113,7 +112,7 @@ class SecondStep(NamedTuple):
             code_hash = hash_of(proof.recovery_code)
             return lambda tx: self._recovery_code(tx, user_id, code_hash, by)
         if proof.credential is not None:
-            return self.passkey(user_id, proof.credential, proof.browsers, by=by)
+            return self.passkeys.prepare(user_id, proof.credential, proof.browsers, by=by)
         raise Invalid("Code, recovery code or passkey is required")
 
     def _totp(self, user_id: int, code: str) -> Check:
@@ -146,20 +145,16 @@ def _alive(tx: Transaction, tokens: Iterable[str]) -> bytes:
     for token_hash in map(digest, tokens):
         if tx.pending(token_hash) is not None:
             return token_hash
-    raise _ended()
+    raise Unauthenticated
 
 
 def _waiting(tx: Transaction, token_hash: bytes) -> tuple[User, PendingSignIn]:
     pending = tx.pending(token_hash)
     user = pending and tx.user(pending.user_id)
     if pending is None or user is None:
-        raise _ended()
+        raise Unauthenticated
     if not user.active:
         raise Inactive(user.inactive_because)
     if not user.factors:
-        raise _ended()  # the factors were removed meanwhile
+        raise Unauthenticated  # the factors were removed meanwhile
     return user, pending
-
-
-def _ended() -> Unauthenticated:
-    return Unauthenticated("Authentication required")

@@ -191,7 +191,8 @@ def _add_link(tx: Transaction, kind: Kind, user: User, email: str, about: str | 
     if kind.purpose is None:
         return token
     remembered = kinds.INVITATION_REMEMBERED if kind.purpose is Purpose.INVITE else timedelta()
-    tx.add_one_time_token(digest(token), kind.purpose, user.id, email, kind.lifetime + remembered, about)
+    lifetime = kind.lifetime + remembered
+    tx.add_one_time_token(digest(token), kind.purpose, lifetime, user_id=user.id, email=email, about=about)
     until = stamp(tx.now + kind.lifetime)
     if kind.purpose in (Purpose.CLAIM, Purpose.APPROVE) and user.claimed_email is not None:
         tx.prolong_claim(user.id, user.claimed_email, until)

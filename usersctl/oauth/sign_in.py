@@ -189,7 +189,7 @@ class OAuthSignIn(NamedTuple):
     def spend(self, state: str) -> None:
         """Raises SignInRefused for a state that was used before."""
         with self.store.write() as tx:
-            if not tx.add_one_time_token(digest(state), Purpose.OAUTH_SPENT, None, "", SPENT_FOR):
+            if not tx.add_one_time_token(digest(state), Purpose.OAUTH_SPENT, SPENT_FOR):
                 raise refused("this state was used before")
 
     def _update_picture(self, tx: Transaction, user: User, profile: Profile) -> User:

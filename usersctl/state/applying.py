@@ -6,7 +6,7 @@ from typing import Any
 
 from usersctl import invited
 from usersctl.addresses import has_lapsed, make_free, overrule_registration, remove_registration
-from usersctl.changes import ASKED, changes_of, delete_users, make_same_changes
+from usersctl.changes import ASKED, changes_of, delete_users, make_changes
 from usersctl.fields import name_of
 from usersctl.groups import change_groups, create_group, delete_group, group_named, join_groups
 from usersctl.mail.kinds import USUAL_INVITATION, EmailQueue
@@ -156,7 +156,7 @@ class Applying:
             alike[tuple(sorted(_changes_of(user, before, after).items()))].append(user)
         for changes, users in alike.items():
             if changes:
-                make_same_changes(self.tx, users, dict(changes), {"file": self.name}, by=self.by)
+                make_changes(self.tx, users, dict(changes), {"file": self.name}, by=self.by)
 
     def _adopt(self, users: Iterable[User]) -> None:
         adopted = [(user.id, user.email, {"file": self.name}) for user in users]

@@ -1,12 +1,14 @@
 """What would change, so that the accounts and groups are as a file says: compared within one moment of the database."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from usersctl.addresses import has_lapsed
 from usersctl.config import Settings
 from usersctl.errors import LastAdmin, Taken
 from usersctl.fields import name_of
+from usersctl.groups import group_named
 from usersctl.models import Role, Standing
 from usersctl.named import NamedTuple
 from usersctl.state.lines import Place
@@ -37,7 +39,8 @@ class Change(NamedTuple):
         """It deletes, deactivates, ends an invitation or takes the admin role."""
         before, after = self.before or {}, self.after or {}
         takes_admin = before.get("role") == Role.ADMIN != after.get("role")
-        return self.action == DELETED or takes_admin or any(_ends(before, after))
+        ends = any(before.get(name) and not after.get(name) for name in ("active", "invited"))
+        return self.action == DELETED or takes_admin or ends
 
     @property
     def admins(self) -> int:
@@ -63,7 +66,7 @@ def plan(tx: Transaction, settings: Settings, state: State, options: Options) ->
     """In an order that depends on names and addresses alone: groups that are made, accounts, groups that are deleted."""
     planning = _Planning(tx, settings, state, options)
     parts = (planning.groups(), planning.users(), planning.pruned_groups())
-    changes = [change for part in parts for change in sorted(part, key=_place)]
+    changes = [change for part in parts for change in sorted(part, key=attrgetter("key", "kind"))]
     if planning.unknown:
         raise Broken(planning.unknown)
     if planning.conflicts:
@@ -96,17 +99,16 @@ class _Planning:
 
     def groups(self) -> Iterator[Change]:
         for group in self.state.groups:
-            manager = self.managers.get(group.name)
-            if group.name not in self.managers:
-                yield Change(CREATED, GROUP, group.name, None, {"managed_by": self.state.name})
-            elif self._may_manage(group.place(), f"group {group.name}", manager):
-                before, after = {"managed_by": manager}, {"managed_by": self.state.name}
-                yield Change(UPDATED, GROUP, group.name, before, after)
+            name, manager = group.name, self.managers.get(group.name)
+            before, after = {"managed_by": manager}, {"managed_by": self.state.name}
+            if name not in self.managers:
+                yield Change(CREATED, GROUP, name, None, after)
+            elif after != before and not self._is_refused(group.place(), f"group {name}", manager):
+                yield Change(UPDATED, GROUP, name, before, after)
 
     def pruned_groups(self) -> Iterator[Change]:
         for name in self.pruned:
-            group = self.tx.group(name)
-            before = {"managed_by": self.state.name, "members": group.members if group else 0}
+            before = {"managed_by": self.state.name, "members": group_named(self.tx, name).members}
             yield Change(DELETED, GROUP, name, before, None)
 
     # --- accounts ---
@@ -159,8 +161,7 @@ class _Planning:
 
     def _changed(self, wanted: WantedUser, standing: Standing, *, needs_invitation: bool) -> Iterator[Change]:
         user, before = standing.user, _view(standing)
-        if standing.managed_by != self.state.name and not self.options.adopt:
-            self._may_manage(wanted.place(), f"user {user.id} ({user.email})", standing.managed_by)
+        if self._is_refused(wanted.place(), f"user {user.id} ({user.email})", standing.managed_by):
             return
         after = before | {"managed_by": self.state.name}
         after |= {key: value for key in ("name", "role") if (value := getattr(wanted, key)) is not None}
@@ -198,16 +199,14 @@ class _Planning:
     def _conflict(self, place: Place, message: str) -> None:
         self.conflicts.append(Problem(self.state.places.named(place), message))
 
-    def _may_manage(self, place: Place, noun: str, manager: str | None) -> bool:
-        """Whether the file has to take it over, and may."""
-        if manager == self.state.name:
+    def _is_refused(self, place: Place, noun: str, manager: str | None) -> bool:
+        """Whether it is not the file's, and nobody said that the file takes over what exists: a conflict."""
+        if manager == self.state.name or self.options.adopt:
             return False
-        if self.options.adopt:
-            return True
         self.is_adoptable = True
         whose = "is managed by no file" if manager is None else f"is managed by the file {manager!r}"
         self._conflict(place, f"{noun} exists, and {whose}")
-        return False
+        return True
 
     def _refuse_reserved(self, wanted: WantedUser) -> None:
         holder = self.tx.reserved_for(wanted.email)
@@ -229,10 +228,6 @@ class _Planning:
             )
 
 
-def _place(change: Change) -> tuple[str, str]:
-    return change.key, change.kind
-
-
 def _view(standing: Standing) -> View:
     user = standing.user
     return {
@@ -243,11 +238,6 @@ def _view(standing: Standing) -> View:
         "invited": user.invited_at is not None,
         "managed_by": standing.managed_by,
     }
-
-
-def _ends(before: View, after: View) -> Iterator[bool]:
-    for name in ("active", "invited"):
-        yield bool(before.get(name) and not after.get(name))
 
 
 def _is_admin(view: View | None) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from usersctl.errors import Invalid, UsersError
@@ -121,11 +120,11 @@ def _json(text: str) -> dict[str, Any]:
     return document
 
 
-@dataclass
 class _Reading:
-    document: dict[str, Any]
-    places: Places
-    problems: list[Problem] = field(default_factory=list)
+    def __init__(self, document: dict[str, Any], places: Places) -> None:
+        self.document = document
+        self.places = places
+        self.problems: list[tuple[Place, str]] = []
 
     def state(self) -> State:
         self._refuse_unknown(self.document, _KEYS, "", None)
@@ -139,7 +138,8 @@ class _Reading:
         self._refuse_twins("users", ((user.place(), user.email) for user in users))
         self._refuse_twins("groups", ((group.place(), group.name) for group in groups))
         if self.problems:
-            raise Broken(sorted(self.problems, key=_line))
+            self.problems.sort(key=lambda problem: self.places.line(problem[0]))
+            raise Broken([Problem(self.places.named(place), message) for place, message in self.problems])
         return State(name, users, groups, self.places)
 
     def _groups(self) -> Iterator[WantedGroup]:
@@ -167,7 +167,8 @@ class _Reading:
         for number, entry in enumerate(entries):
             entries[number] = None  # so that memory holds each entry once
             if not isinstance(entry, dict):
-                self._refuse((kind, number, None), f"an entry of {kind} must be a table of {_listed(known)}")
+                message = f"an entry of {kind} must be a table of {', '.join(known)}"
+                self._refuse((kind, number, None), message)
                 continue
             self._refuse_unknown(entry, known, kind, number)
             yield number, entry
@@ -212,7 +213,7 @@ class _Reading:
             first.setdefault(key, place)
 
     def _refuse(self, place: Place, message: str) -> None:
-        self.problems.append(Problem(self.places.named(place), message))
+        self.problems.append((place, message))
 
 
 def _place(kind: str, number: int | None, key: str) -> Place:
@@ -224,17 +225,7 @@ def _guess(key: str, known: tuple[str, ...]) -> str:
 
     nearest = difflib.get_close_matches(key.lower(), known, n=1)
     perhaps = "".join(f"; perhaps {name}" for name in nearest)
-    return f"{perhaps}; known are {_listed(known)}"
-
-
-def _listed(keys: tuple[str, ...]) -> str:
-    return ", ".join(keys)
-
-
-def _line(problem: Problem) -> int:
-    """Of a place without one: 0."""
-    line = problem.where.partition(",")[0].removeprefix("line ")
-    return int(line) if line.isdecimal() else 0
+    return f"{perhaps}; known are {', '.join(known)}"
 
 
 # --- values ---

@@ -202,9 +202,9 @@ class AuthTokens(Statements):
         statement = f"DELETE FROM auth_tokens WHERE id IN ({self.AMONG}) AND expires_at <= :before"
         return self._run(statement, {"before": before, **given_ids(ids)}).rowcount
 
-    def delete_endless_tokens(self, at_most: int, *, but: bytes | None = None) -> int:
+    def delete_endless_tokens(self, at_most: int, *, but: bytes) -> int:
         condition = f"{_DAY} IS NULL AND token_hash <> ? LIMIT ?"
-        return self._delete_some("auth_tokens", "id", condition, but or b"", at_most)
+        return self._delete_some("auth_tokens", "id", condition, but, at_most)
 
     def idle_endless_tokens(self, since: str, at_most: int) -> list[tuple[int, str, str]]:
         """(id, name, email of the user) of API tokens without an expiry date that were not used since."""

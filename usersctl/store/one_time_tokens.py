@@ -19,9 +19,10 @@ class OneTimeTokens(Statements):
         self,
         token_hash: bytes,
         purpose: str,
-        user_id: int | None,
-        email: str,
         lifetime: timedelta,
+        *,
+        user_id: int | None = None,
+        email: str = "",
         about: str | None = None,
     ) -> bool:
         """False if the token exists already."""

@@ -1,8 +1,9 @@
-"""The table of keys that sign cookies."""
+"""The table of the service's own keys, by name."""
 
 from usersctl.store.statements import Statements
 
-USER_HANDLES = "user-handles"
+COOKIES = "cookies"  # signs them, and the challenges of passkeys
+USER_HANDLES = "user-handles"  # makes the names that authenticators have for accounts
 
 
 class SigningKeys(Statements):

@@ -20,5 +20,5 @@ class FirstAdmin(Body, missing="Token, email, name and password are required"):
 def first_admin(request: Request, service: Service) -> dict[str, Any]:
     """Create the first admin. With the link that `usersctl serve` prints while there is no admin."""
     body = FirstAdmin(request.body)
-    user = service.first_admin.first_admin(body.token, body.email, body.name, body.password, by=request.actor)
+    user = service.first_admin.create(body.token, body.email, body.name, body.password, by=request.actor)
     return {"user": user.as_json()}

@@ -13,13 +13,13 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from usersctl.clock import CLOCKS_DIFFER
 from usersctl.config import Settings
 from usersctl.config.values import FLOW_COOKIE
-from usersctl.devices import KEY
 from usersctl.errors import SignInRefused
 from usersctl.models import OAUTH, PROVIDER, TokenKind
 from usersctl.named import NamedTuple
 from usersctl.oauth.refusals import CANCELLED, NOT_CONFIGURED, refused, refused_by_provider
 from usersctl.secrets import challenge_of, digest, new_token, sign, verified
 from usersctl.service import Service
+from usersctl.store.signing_keys import COOKIES
 from usersd.access import SECOND_STEP, identify, is_navigation_of_another_site, own_path
 from usersd.handlers.session import set_session_cookie, unless_pending
 from usersd.inputs import Query, optional
@@ -107,7 +107,7 @@ def begin(
     for oldest in _flow_cookies(request)[: -MAX_FLOWS + 1]:
         request.new_cookies.set(oldest, "", max_age=0)
     flow = Flow(state, nonce, verifier, service.now().timestamp(), then, sign_in.settings.name, links)
-    key = service.store.signing_key(KEY)
+    key = service.store.signing_key(COOKIES)
     name = _flow_cookie(request.settings, state)
     max_age = int(STATE_LIFETIME.total_seconds())
     request.new_cookies.set(name, sign(key, PURPOSE, flow.written()), max_age=max_age)
@@ -235,7 +235,7 @@ def _flow(request: Request, service: Service, state: str, name: str) -> Flow:
     """What this browser's cookie holds of the sign-in that it began with this state, in the last ten minutes."""
     from usersctl.oauth.sign_in import STATE_LIFETIME
 
-    key = service.store.signing_key(KEY)
+    key = service.store.signing_key(COOKIES)
     for value in request.cookies(name, _VALUE):
         text = verified(key, PURPOSE, value)
         if text is None:

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from usersctl.errors import Invalid
-from usersctl.fields import user_id_of
+from usersctl.fields import whole_number
 from usersctl.service import Service
 from usersctl.trail import END, Wanted
 from usersd.inputs import Field, Query, number, optional
@@ -51,7 +51,7 @@ def content(request: Request, service: Service) -> dict[str, Any]:
         "in_words": in_words,
         "newest": urlencode({name: value for name, value in typed.items() if name != "before"}),
         "quoted": quote,
-        "one": user_id_of(typed.get("user", "")),
+        "one": whole_number(typed.get("user", "")),
         "actions": service.trail.actions(),
         "chain": service.trail.check_end(),
         "few": END,
