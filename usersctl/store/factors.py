@@ -51,7 +51,7 @@ class Factors(Statements):
 
     def tried_codes(self, user_id: int) -> int:
         """How many, since a second factor was right."""
-        statement = "SELECT CAST(sum(failures) AS BIGINT) FROM totp_secrets WHERE user_id = ?"
+        statement = "SELECT failures FROM totp_secrets WHERE user_id = ?"
         return self._number(statement, (user_id,))
 
     def clear_codes(self, user_id: int) -> bool:

@@ -154,7 +154,7 @@ class Inspection(Statements):
     def miscounted(self) -> Iterator[str]:
         kind = "role, active, awaiting_confirmation, invited, signed_in"
         query = f"""
-            SELECT role, active, CAST(sum(before) AS BIGINT), CAST(sum(after) AS BIGINT)
+            SELECT role, active, sum(before), sum(after)
             FROM (SELECT {kind}, sum(stored) AS before, sum(actual) AS after
                   FROM (SELECT {kind}, n AS stored, 0 AS actual FROM user_counts
                         UNION ALL SELECT {kind}, 0, 1 FROM users) AS each

@@ -40,7 +40,7 @@ class UserLists(UserSearch, LoginFailures):
     def count_users(self, wanted: UserFilter) -> int:
         """By role, activity and state."""
         where = _where(_of_columns(wanted))
-        return self._number(f"SELECT CAST(sum(n) AS BIGINT) FROM user_counts{where}")
+        return self._number(f"SELECT sum(n) FROM user_counts{where}")
 
     def users(self, wanted: UserFilter, *, limit: int | None = None, offset: int = 0) -> Iterator[User]:
         candidates, wanted = self._candidates(wanted)

@@ -212,7 +212,7 @@ class Users(Statements):
 
     def active_admins(self) -> int:
         active = "role = 'admin' AND active = 1"
-        return self._number(f"SELECT CAST(sum(n) AS BIGINT) FROM user_counts WHERE {active}")
+        return self._number(f"SELECT sum(n) FROM user_counts WHERE {active}")
 
     def _user(self, row: Any) -> User:
         return user_of(row, self)
