@@ -360,16 +360,12 @@ def _encoded(value: Any) -> bytes | None:
     return b"\\x%s" % value.hex().encode() if isinstance(value, bytes) else b"%d" % value
 
 
-_COPY = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_TABLE = str.maketrans(_COPY)
-
-
 def _copied(value: Any) -> bytes:
-    if value is None:
+    """As a row of COPY has it. A zero byte stays, so that the server refuses it."""
+    text = value.encode() if isinstance(value, str) else _encoded(value)
+    if text is None:
         return b"\\N"
-    if isinstance(value, str):
-        return value.translate(_TABLE).encode()
-    return b"\\\\x" + value.hex().encode() if isinstance(value, bytes) else b"%d" % value
+    return text.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r").replace(b"\t", b"\\t")
 
 
 class _Adaption:
