@@ -42,7 +42,7 @@ FETCHED = 1_000  # rows of a stream at a time
 NO_ZERO = "\ufffd".encode()
 _INT, _TEXT, _BYTES, _UNKNOWN = 20, 25, 17, 0
 _TYPES = {int: _INT, bool: _INT, bytes: _BYTES, type(None): _UNKNOWN}
-_OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COPY_IN)
 
 
 class ServerError(Exception):
@@ -214,21 +214,18 @@ class Connection:
         return rows
 
     def _result(self, seconds: float) -> PGresult:
-        """That of the last statement; raises the error of the first that failed."""
+        """That of the last statement, or of the one that failed: the server runs none behind it."""
         last: PGresult | None = None
         until = time.monotonic() + seconds
         self._flush(until)
-        while True:
+        while last is None or last.status != pq.ExecStatus.COPY_IN:
             while self._pg.is_busy():
                 self._wait(self._poll, until)
                 self._pg.consume_input()
             result = self._pg.get_result()
             if result is None:
                 break
-            if result.status == pq.ExecStatus.COPY_IN:
-                return result
-            if last is None or last.status in _OK:
-                last = result
+            last = result
         if last is None or last.status not in _OK:
             raise self._error(last)
         return last
