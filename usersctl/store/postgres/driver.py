@@ -26,7 +26,7 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
-DEFAULTS = "tcp_user_timeout=3000 target_session_attrs=read-write"
+DEFAULTS = {"tcp_user_timeout": "3000", "target_session_attrs": "read-write"}
 # In the words of libpq and the server: a connection that no waiting opens.
 MISTAKES = re.compile(
     r"authentication|no password|does not exist|pg_hba|ermission denied|not permitted|certificate|invalid|unrecognized"
@@ -264,7 +264,7 @@ class Connection:
 
 def _connected(conninfo: Conninfo) -> PGconn:
     """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
-    options = _options(DEFAULTS) | _options(conninfo)
+    options = DEFAULTS | _options(conninfo)
     problems = []
     for attempt, until in _attempts(options, time.monotonic() + SILENCE):
         pg = pq.PGconn.connect_start(attempt.encode())
