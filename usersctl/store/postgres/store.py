@@ -100,7 +100,6 @@ class PostgresStore(Store):
     def __init__(self, conninfo: Conninfo, *, read_only: bool, clock: Clock) -> None:
         super().__init__(conninfo, read_only=read_only, clock=clock)
         self._conninfo = conninfo
-        self._was_connected = False
         self._lost = NEVER  # when a connection was lost: all older ones are made anew
         self._silent, self._reason = NEVER, ""  # when the server did not answer, and why
 
@@ -108,8 +107,6 @@ class PostgresStore(Store):
         try:
             super()._bring_up_to_date(create=create)
         except ServerAway:
-            if not self._was_connected:
-                raise
             # A process that upgrades the database ends the connections of those that wait for it: they look again.
             super()._bring_up_to_date(create=create)
 
@@ -311,7 +308,6 @@ class PostgresStore(Store):
             return connection
         self._forget()
         connection = self._opened()
-        self._was_connected = True
         self._keep(connection)
         if self.opens_late:
             self.open(create=True)
