@@ -51,7 +51,6 @@ class ServerError(Exception):
     def __init__(self, state: str, message: str) -> None:
         super().__init__(message)
         self.state = state  # https://www.postgresql.org/docs/current/errcodes-appendix.html
-        self.statement = ""  # known only of those without values
 
 
 class Away(Exception):
@@ -122,11 +121,7 @@ class Connection:
 
     def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
-        try:
-            return self._sent(self._pg.send_query, text.encode(), within=within)
-        except ServerError as error:
-            error.statement = text
-            raise
+        return self._sent(self._pg.send_query, text.encode(), within=within)
 
     def stream(self, statement: str, values: Any = ()) -> Iterable[tuple[Any, ...]]:
         """The rows come a thousand at a time. Without a transaction all at once: a cursor lives in one."""

@@ -61,7 +61,8 @@ _HINTS = {
     "57014": _LOCKED,
     "42P01": _ANOTHER,
     "42703": _ANOTHER,
-    "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
+    "42501": "to make tables, let the role own the database: ALTER DATABASE name OWNER TO role; else use the role of the daemons,"
+    " which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
     "42P06": "drop that schema, or give it another name",
 }
@@ -356,10 +357,7 @@ class PostgresStore(Store):
         problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
         if problem is None:
             raise error
-        hint = _HINTS.get(error.state)
-        if error.state == "42501" and error.statement.startswith("CREATE "):
-            hint = "let the role create there: make it the owner, as by ALTER DATABASE name OWNER TO role"
-        return StoreUnusable(f"{self.name} {problem} ({error})", hint=hint)
+        return StoreUnusable(f"{self.name} {problem} ({error})", hint=_HINTS.get(error.state))
 
     def _away(self, error: ServerError | Away) -> UsersError:
         if isinstance(error, Silent):
