@@ -123,13 +123,11 @@ class Connection:
         """Several statements in one journey to the server, without values; the result of the last one."""
         return self._sent(self._pg.send_query, text.encode(), within=within)
 
-    def stream(self, statement: str, values: Any = ()) -> Iterable[tuple[Any, ...]]:
+    def stream(self, statement: str, values: Any = ()) -> Iterator[tuple[Any, ...]]:
         """The rows come a thousand at a time. Without a transaction all at once: a cursor lives in one."""
         if not self.in_transaction:
-            return self.execute(statement, values)
-        return self._fetched(statement, values)
-
-    def _fetched(self, statement: str, values: Any) -> Iterator[tuple[Any, ...]]:
+            yield from self.execute(statement, values)
+            return
         self._streams += 1
         name = f"stream{self._streams}"
         self.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {statement}", values)
