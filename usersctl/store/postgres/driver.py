@@ -56,6 +56,8 @@ class ServerError(Exception):
 class Away(Exception):
     """There is no server, or it does not answer. What became of a commit that was under way is not known."""
 
+    state = ""  # has none, unlike a ServerError
+
 
 class Silent(Away):
     """It took too long, so whatever asks next would wait as long."""

@@ -45,7 +45,6 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "42501": "does not let this user do that",
     "42P01": "is not whole",
     "42703": "is not whole",
-    "25006": "is read-only",
     "2BP01": "has something of others that depends on its tables",
     "42P06": "has a schema of the name that new tables need",
     "3F000": "has no schema for the tables: see search_path",
@@ -367,18 +366,17 @@ class PostgresStore(Store):
         if isinstance(error, Away) and MISTAKES.search(str(error)):
             hint = "check `database` of the configuration, and the roles and databases of the server"
             return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)
+        problem = "is away"
+        hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         if isinstance(error, Away) and REFUSAL.search(str(error)):
+            problem = "refuses the connection"
             hint = "see the limits, the roles and the log of the server; a daemon goes on by itself when it is let in"
-            return ServerAway(f"{self.name} refuses the connection: {error}", hint=hint)
-        state = getattr(error, "state", "")
-        if state == "25006" or _READ_ONLY.search(str(error)):
+        elif error.state == "25006" or _READ_ONLY.search(str(error)):
+            problem = "is read-only"
             hint = (
                 "name the primary, if this is a standby; else see default_transaction_read_only of the database and the"
                 " role; a daemon goes on by itself when it may write"
             )
-            return ServerAway(f"{self.name} {_PROBLEMS['25006']}: {error}", hint=hint)
-        problem = _PROBLEMS.get(state, "is away")
-        hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         return ServerAway(f"{self.name} {problem}: {error}", hint=hint)
 
 
