@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import BEHIND, EmailState, QueuedEmail
@@ -24,18 +23,18 @@ class Outbox(Statements):
         about: str | None = None,
     ) -> None:
         """A row that is dropped at once takes as long as one that is kept."""
-        state, finished_at = EmailState.WAITING, None
-        if dropped:
-            state, finished_at = EmailState.DROPPED, self.now_text
-        row: dict[str, Any] = {"kind": kind, "user_id": user_id, "email": email, "message_id": message_id}
-        row |= {
-            "about": about,
-            "created_at": self.now_text,
-            "due_at": self.now_text,
-            "state": state,
-            "finished_at": finished_at,
-        }
-        self._insert("outbox", **row)
+        self._insert(
+            "outbox",
+            kind=kind,
+            user_id=user_id,
+            email=email,
+            message_id=message_id,
+            about=about,
+            created_at=self.now_text,
+            due_at=self.now_text,
+            state=EmailState.DROPPED if dropped else EmailState.WAITING,
+            finished_at=self.now_text if dropped else None,
+        )
 
     def count_recent_emails(
         self, kind: str, user_id: int | None, email: str, *spans: timedelta
