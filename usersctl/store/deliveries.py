@@ -92,7 +92,7 @@ class Deliveries(Outbox):
     def count_waiting_events(self, at_most: int) -> int:
         """For all webhooks, up to a number."""
         some = "SELECT 1 FROM outbox WHERE webhook > '' AND state = 'waiting' LIMIT ?"
-        return self._number(f"SELECT count(*) FROM ({some}) AS found", (at_most,))
+        return self._how_many(some, (at_most,))
 
     # --- receivers that failed ---
 

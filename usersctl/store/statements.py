@@ -112,6 +112,10 @@ class Statements:
         some = f"SELECT {key} FROM {table} WHERE {condition}"
         return self._run(f"DELETE FROM {table} WHERE {key} IN ({some})", values).rowcount
 
+    def _how_many(self, statement: str, values: Any) -> int:
+        """Rows that this statement finds, up to its LIMIT."""
+        return self._number(f"SELECT count(*) FROM ({statement}) AS found", values)
+
     def _number(self, statement: str, values: Any = ()) -> int:
         """The first column of the first row; 0 if there is no row, or no value in it."""
         row = self._run(statement, values).fetchone()
