@@ -15,15 +15,15 @@ from usersctl.store.content import pour, tables
 from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved, newer
 from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
-from usersctl.store.postgres.locks import ServerLocks
-from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction
 from usersctl.store.progress import Progress, unwatched
 from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 try:
     from usersctl.store.postgres.driver import MISTAKES, REFUSAL, SLOW, Away, Connection, ServerError, Silent
+    from usersctl.store.postgres.locks import ServerLocks
     from usersctl.store.postgres.new_tables import NewTables
+    from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction
 except ImportError:
     hint = "install it with: pip install 'psycopg[binary]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None

@@ -8,6 +8,7 @@ from usersctl.errors import StoreUnusable
 from usersctl.store.content import tables
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
+from usersctl.store.postgres.driver import ServerError
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
@@ -167,8 +168,6 @@ class PostgresTransaction(Transaction):
     def end_other_connections(self, installation: str = "installation") -> None:
         """Those of this service, also of changes that wait for this one. A new connection waits for the end of this
         transaction before it reads the version or the mark."""
-        from usersctl.store.postgres.driver import ServerError  # late: it needs psycopg
-
         self._connection.run(f"LOCK TABLE {installation} IN ACCESS EXCLUSIVE MODE")
         try:
             self._run(
