@@ -296,7 +296,7 @@ class SQLiteStore(Store):
             self._connection().execute("PRAGMA cache_size = -16384")
 
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
-        milliseconds = round(seconds * 20) * 50
+        milliseconds = round(seconds * 1000)
         if milliseconds != self._local.patience:
             connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
             self._local.patience = milliseconds
