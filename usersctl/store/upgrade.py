@@ -74,7 +74,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            if database_file.primary_code(error) != sqlite3.SQLITE_BUSY:
                 raise
             if time.monotonic() > deadline:
                 hint = "stop the daemon, or the application that has it open, and try again"
