@@ -9,6 +9,7 @@ from usersctl.store.content import tables
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import ServerError
+from usersctl.store.statements import places
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
@@ -147,7 +148,8 @@ class PostgresTransaction(Transaction):
         given = self._run(
             "SELECT relname, pg_sequence_last_value(CAST(pg_get_serial_sequence(relname, 'id') AS REGCLASS))"
             " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
-            f" WHERE attidentity <> '' AND relnamespace = {HOME}"
+            f" WHERE attidentity <> '' AND relnamespace = {HOME} AND relname IN ({places(tables())})",
+            tuple(tables()),
         )
         # A row that came with its id did not move the sequence.
         last = {
