@@ -29,6 +29,11 @@ _HOLDS_BEHIND = (
 _BEGINS = "name_folded LIKE ? ESCAPE '\\'"
 
 
+def our_tables() -> tuple[str, ...]:
+    """Those of other applications may stand beside them."""
+    return ("installation", *tables())
+
+
 class PostgresTransaction(Transaction):
     AMONG = "SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(:ids AS JSON))"
 
@@ -119,16 +124,18 @@ class PostgresTransaction(Transaction):
         return self._value(str, statement)
 
     def server(self) -> Server:
+        ours = our_tables()
         facts = self._run(
             f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
             f" CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege({HOME}, 'CREATE')"
             " AND has_database_privilege(current_database(), 'CREATE'),"
-            f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relkind = 'r'"
+            f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relname IN ({places(ours)})"
             " AND NOT pg_has_role(relowner, 'USAGE')),"
             " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
-            " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
+            " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())",
+            ours,
         ).fetchone()
         limits = self._run(
             "SELECT 'the server', CAST(current_setting('max_connections') AS INT)"
@@ -145,11 +152,12 @@ class PostgresTransaction(Transaction):
         return (dialect.names() | columns) - self.parts()
 
     def last_ids(self) -> dict[str, int]:
+        ours = our_tables()
         given = self._run(
             "SELECT relname, pg_sequence_last_value(CAST(pg_get_serial_sequence(relname, 'id') AS REGCLASS))"
             " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
-            f" WHERE attidentity <> '' AND relnamespace = {HOME} AND relname IN ({places(tables())})",
-            tuple(tables()),
+            f" WHERE attidentity <> '' AND relnamespace = {HOME} AND relname IN ({places(ours)})",
+            ours,
         )
         # A row that came with its id did not move the sequence.
         last = {
