@@ -11,7 +11,7 @@ from usersctl.clock import Clock
 from usersctl.errors import Busy, Referred, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
-from usersctl.store.content import pour, tables
+from usersctl.store.content import pour
 from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved, newer
 from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
@@ -23,7 +23,7 @@ try:
     from usersctl.store.postgres.driver import MISTAKES, REFUSAL, SLOW, Away, Connection, ServerError, Silent
     from usersctl.store.postgres.locks import ServerLocks
     from usersctl.store.postgres.new_tables import NewTables
-    from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction
+    from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction, our_tables
 except ImportError:
     hint = "install it with: pip install 'psycopg[binary]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
@@ -267,7 +267,7 @@ class PostgresStore(Store):
             yield NewTables(self._connection())
 
     def _refuse_content(self, tx: Transaction) -> None:
-        present, problem = tx.parts().intersection(("installation", *tables())), ""
+        present, problem = tx.parts().intersection(our_tables()), ""
         if present and "installation" not in present:
             problem = f"has tables of another application: {', '.join(sorted(present))}"
         elif present and (tx.count_rows("users") or tx.count_rows("audit")):
