@@ -674,9 +674,12 @@ def test_an_upgrade_that_waits_in_vain_for_a_session_of_another_program_names_it
     older(database)
     name = postgres.name_of(database)
     postgres.run(f"CREATE ROLE {name}_reader LOGIN SUPERUSER")
-    with postgres.opened(Conninfo(database.replace("users@", f"{name}_reader@"))) as reader:
+    by_reader = Conninfo(database.replace("users@", f"{name}_reader@"))
+    with postgres.opened(by_reader) as reader, postgres.opened(by_reader) as shop:
         reader.run("SET application_name = 'a report'; BEGIN; SELECT 1 FROM users LIMIT 1")
-        with pytest.raises(Busy, match=rf"process {reader.process} of {name}_reader \(a report\)"):
+        shop.run("CREATE TABLE orders (number BIGINT)")
+        shop.run("BEGIN; LOCK TABLE orders")
+        with pytest.raises(Busy, match=rf"use it: process {reader.process} of {name}_reader \(a report\)$"):
             open_store(database)
         reader.run("ROLLBACK")
     with closing(open_store(database)) as store:

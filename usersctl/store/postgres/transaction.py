@@ -108,10 +108,13 @@ class PostgresTransaction(Transaction):
 
     def lock_holders(self) -> list[str]:
         """Of locks of our tables: the processes of the server, and whose they are."""
+        ours = our_tables()
         found = self._run(
             "SELECT DISTINCT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
             " JOIN pg_class ON pg_class.oid = relation WHERE granted AND pid <> pg_backend_pid()"
-            f" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relnamespace = {HOME}"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            f" AND relnamespace = {HOME} AND relname IN ({places(ours)})",
+            ours,
         )
         return [f"process {process} of {role} ({program})" for process, role, program in found]
 
