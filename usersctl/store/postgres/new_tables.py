@@ -8,7 +8,7 @@ from usersctl.store.checks import check_on_server
 from usersctl.store.content import tables
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import Connection, ServerError
-from usersctl.store.postgres.transaction import HOME, PostgresTransaction, our_tables
+from usersctl.store.postgres.transaction import HOME, PostgresTransaction, of_ours, our_tables
 from usersctl.store.upgrade import COUNTED
 
 NEW = "usersctl_new"  # the schema in which they are made
@@ -46,8 +46,7 @@ class NewTables:
 
     def _refuse_dependents(self) -> None:
         """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
-        names = ", ".join(f"'{name}'" for name in self._names)
-        ours = f"SELECT oid FROM pg_class WHERE relnamespace = {self._home_oid} AND relname IN ({names})"
+        ours = f"SELECT oid FROM pg_class WHERE {of_ours()}"
         found = self._run(
             "SELECT CAST(CAST(ev_class AS REGCLASS) AS TEXT) FROM pg_rewrite JOIN pg_depend ON objid = pg_rewrite.oid"
             " WHERE classid = CAST('pg_rewrite' AS REGCLASS) AND refclassid = CAST('pg_class' AS REGCLASS)"

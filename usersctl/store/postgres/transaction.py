@@ -9,7 +9,6 @@ from usersctl.store.content import tables
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import ServerError
-from usersctl.store.statements import places
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
@@ -32,6 +31,12 @@ _BEGINS = "name_folded LIKE ? ESCAPE '\\'"
 def our_tables() -> tuple[str, ...]:
     """Those of other applications may stand beside them."""
     return ("installation", *tables())
+
+
+def of_ours() -> str:
+    """The condition for their rows in pg_class."""
+    names = ", ".join(f"'{name}'" for name in our_tables())
+    return f"relnamespace = {HOME} AND relname IN ({names})"
 
 
 class PostgresTransaction(Transaction):
@@ -108,13 +113,10 @@ class PostgresTransaction(Transaction):
 
     def lock_holders(self) -> list[str]:
         """Of locks of our tables: the processes of the server, and whose they are."""
-        ours = our_tables()
         found = self._run(
             "SELECT DISTINCT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
             " JOIN pg_class ON pg_class.oid = relation WHERE granted AND pid <> pg_backend_pid()"
-            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            f" AND relnamespace = {HOME} AND relname IN ({places(ours)})",
-            ours,
+            f" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND {of_ours()}"
         )
         return [f"process {process} of {role} ({program})" for process, role, program in found]
 
@@ -127,18 +129,15 @@ class PostgresTransaction(Transaction):
         return self._value(str, statement)
 
     def server(self) -> Server:
-        ours = our_tables()
         facts = self._run(
             f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
             f" CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege({HOME}, 'CREATE')"
             " AND has_database_privilege(current_database(), 'CREATE'),"
-            f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relname IN ({places(ours)})"
-            " AND NOT pg_has_role(relowner, 'USAGE')),"
+            f" (SELECT count(*) FROM pg_class WHERE {of_ours()} AND NOT pg_has_role(relowner, 'USAGE')),"
             " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
-            " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())",
-            ours,
+            " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
         ).fetchone()
         limits = self._run(
             "SELECT 'the server', CAST(current_setting('max_connections') AS INT)"
@@ -155,12 +154,10 @@ class PostgresTransaction(Transaction):
         return (dialect.names() | columns) - self.parts()
 
     def last_ids(self) -> dict[str, int]:
-        ours = our_tables()
         given = self._run(
             "SELECT relname, pg_sequence_last_value(CAST(pg_get_serial_sequence(relname, 'id') AS REGCLASS))"
             " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
-            f" WHERE attidentity <> '' AND relnamespace = {HOME} AND relname IN ({places(ours)})",
-            ours,
+            f" WHERE attidentity <> '' AND {of_ours()}"
         )
         # A row that came with its id did not move the sequence.
         last = {
