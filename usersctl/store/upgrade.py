@@ -59,10 +59,8 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
                 copies[0].unlink()
         raise
     finally:
-        for (name,) in connection.execute(
-            "SELECT name FROM pragma_database_list WHERE name = 'old'"
-        ).fetchall():
-            connection.execute(f"DETACH {name}")
+        with suppress(sqlite3.OperationalError):  # only _renew() has attached it
+            connection.execute("DETACH old")
         connection.execute("PRAGMA foreign_keys = ON")
     return version is None, migrated
 
