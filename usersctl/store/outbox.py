@@ -1,6 +1,6 @@
 """The table of emails and events that wait to be sent, or were. `webhook`: the one that events are for; "": emails."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from usersctl.clock import stamp
@@ -143,9 +143,13 @@ class Outbox(Statements):
         return self._first(QueuedEmail._make, statement, (state,))
 
     def count_emails(self) -> dict[str, int]:
-        """By state, states without an email included."""
-        counted = dict(self._run("SELECT state, count(*) FROM outbox WHERE webhook = '' GROUP BY state"))
-        return {state.value: counted.get(state.value, 0) for state in EmailState}
+        return self._count_by_state("", EmailState)
+
+    def _count_by_state(self, webhook: str, states: Iterable[EmailState]) -> dict[str, int]:
+        """States without a row included."""
+        statement = "SELECT state, count(*) FROM outbox WHERE webhook = ? GROUP BY state"
+        counted = dict(self._run(statement, (webhook,)))
+        return {state.value: counted.get(state.value, 0) for state in states}
 
     def count_unfinished_emails(self, at_most: int) -> tuple[int, int]:
         """Those that wait and those that failed, each up to a number."""
