@@ -14,8 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import OperationalError, ProgrammingError, pq
-from psycopg.abc import Buffer
-from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import IntLoader
@@ -361,16 +360,10 @@ def _copied(value: Any) -> bytes:
 
 
 class _Adaption:
-    """How values of the server are read: SQLite has no booleans, they are 0 and 1; and a sum of numbers is one."""
+    """How values of the server are read: as psycopg does, but for a sum, which is a number. A boolean is one for Python."""
 
     connection = None
     adapters = AdaptersMap(psycopg.adapters)
 
 
-class _Boolean(Loader):
-    def load(self, data: Buffer) -> int:
-        return int(data == b"t")
-
-
-_Adaption.adapters.register_loader("bool", _Boolean)
 _Adaption.adapters.register_loader("numeric", IntLoader)
