@@ -234,7 +234,7 @@ def test_every_metric_is_documented_and_the_example_shows_what_is_served(usersct
 
 def test_every_event_of_the_log_that_no_request_causes_is_documented() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "daemon" / "usersd").rglob("*.py"))
-    logged = set(re.findall(r'log\.event\(\s*"([a-z-]+)"', sources))
+    logged = set(re.findall(r'log[._]event\((?:request, )?\s*"([a-z-]+)"', sources))
     assert {"listening", "leader", "oauth-refused"} <= logged
     section = (
         (ROOT / "docs/operating/observe.md")

@@ -32,9 +32,9 @@ def quoted_file(file: object) -> str:
     return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
-def with_options(text: str | None, options: str) -> str | None:
+def with_options(text: str, options: str) -> str:
     """The commands that a text suggests, at its beginning or after a colon, with these options; `--help` needs none."""
-    if not text or not options:
+    if not options:
         return text
     import re  # late: few texts need it
 

@@ -121,6 +121,11 @@ def wants_a_page(environ: dict[str, Any], method: str) -> bool:
     return "text/html" in environ.get("HTTP_ACCEPT", "")
 
 
+def shows_a_page(request: Request) -> bool:
+    """The same, of a path that is for browsers."""
+    return not is_api(request.path) and wants_a_page(request.environ, request.method)
+
+
 def sign_in_first(request: Request) -> Response:
     """401 for the API; a page redirects to the login and back. With a session: to the second factor that it lacks."""
     page, message = "/login", "Authentication required"
@@ -133,9 +138,9 @@ def sign_in_first(request: Request) -> Response:
 
 def factor_first(request: Request, page: str) -> Response:
     """403; a browser that is about to show a page is led to this one, and back."""
-    if is_api(request.path) or not wants_a_page(request.environ, request.method):
-        return error_response(403, "Second factor required")
-    return _to_page_and_back(page, request)
+    if shows_a_page(request):
+        return _to_page_and_back(page, request)
+    return error_response(403, "Second factor required")
 
 
 def _to_page_and_back(page: str, request: Request) -> Response:

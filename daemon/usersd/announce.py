@@ -50,9 +50,9 @@ def log_missing_metrics(settings: Settings, log: Log) -> None:
         log.event("no-metrics", message="metrics.port is set, but only usersctl serve has metrics")
 
 
-def log_mail(settings: Settings, log: Log, *, dev: bool) -> None:
+def log_mail(settings: Settings, log: Log) -> None:
     """Logs where emails go when there is no mail server."""
-    if dev:
+    if settings.is_trial:
         log.event("mail", caught_at=f"{settings.base_url}/dev/mail")
     elif settings.mailer_host is None:
         message = "No mail server is configured: emails are written into a folder"

@@ -18,14 +18,13 @@ from usersd.rate_limits import RateLimits
 from usersd.request import BadRequest, Request, new_request_id
 from usersd.response import (
     JSON,
-    STATUS_LINES,
     Header,
     Response,
     WrongCredentials,
     as_json,
     error_response,
     hsts,
-    sent_body,
+    send,
     unavailable,
 )
 from usersd.router import Match, Router
@@ -65,17 +64,13 @@ class App:
         self.limits = RateLimits(service)
         self.whitelist = Whitelist(service.settings.whitelist)
         self.router = Router(table, service.settings)
-        self.lane = self.router.lane
         self._hsts = hsts(service.settings)
         self._asks_for_factors = bool(service.settings.roles_with_factor)
 
     # --- the way of a request ---
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        response = self.answer(environ)
-        headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-        start_response(STATUS_LINES[response.status], headers)
-        return sent_body(environ["REQUEST_METHOD"], response)
+        return send(environ, start_response, self.answer(environ))
 
     def answer(self, environ: dict[str, Any]) -> Response:
         """The response with all its headers but Content-Length; its body is not for HEAD."""
@@ -167,13 +162,13 @@ class App:
                 # A sign-in that goes on with its second step was not refused.
                 end = "waits" if request.waits else "refused"
                 why = {"why": error.why} if error.why else {}
-                self._log_event(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
+                self._log_outcome(request, route.event, f"{route.event}-{end}", reason=error.code, **why)
             raise
         if route.event is not None and request.waits:  # after a sign-in through a provider
             reason = errors.SecondFactorRequired.code
-            self._log_event(request, route.event, f"{route.event}-waits", reason=reason)
+            self._log_outcome(request, route.event, f"{route.event}-waits", reason=reason)
         elif route.event is not None:
-            self._log_event(request, route.event, route.event)
+            self._log_outcome(request, route.event, route.event)
         return result if isinstance(result, Response) else as_json(result)
 
     def _limit(self, request: Request, route: Route) -> None:
@@ -219,7 +214,7 @@ class App:
         if route is not None and route.signs_in:
             return self._sign_in_error_response(request, error)
         if isinstance(error, errors.SignInRefused):  # of an endpoint that a script calls
-            self._log_refused_sign_in(request, error.reason, str(error))
+            self._log_event(request, "oauth-refused", error=error.reason, why=str(error))
             message = "The provider cannot be reached, please try again later"
             return error_response(503, message, ("Retry-After", "10"))
         status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
@@ -246,7 +241,7 @@ class App:
         elif not isinstance(error, errors.UsersError):
             why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)
-        self._log_refused_sign_in(request, code, why)
+        self._log_event(request, "oauth-refused", error=code, why=why)
         if self.counters is not None and not request.links:
             self.counters.login("oauth", code)
         return failure(request.errors_to or request.settings.oauth_error_redirect, code)
@@ -269,7 +264,12 @@ class App:
 
     # --- log and counters ---
 
-    def _log_event(self, request: Request, event: str, name: str, **more: str) -> None:
+    def _log_outcome(self, request: Request, event: str, name: str, **more: str) -> None:
+        self._log_event(request, name, **more)
+        if self.counters is not None and event in LOGINS and not request.links:
+            self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
+
+    def _log_event(self, request: Request, name: str, **more: str) -> None:
         self.log.event(
             name,
             ip=request.ip,
@@ -279,33 +279,16 @@ class App:
             **more,
             request=request.request_id,
         )
-        if self.counters is not None and event in LOGINS and not request.links:
-            self.counters.login(LOGINS[event], more.get("reason", SUCCESS))
-
-    def _log_refused_sign_in(self, request: Request, code: str, why: str) -> None:
-        self.log.event(
-            "oauth-refused",
-            ip=request.ip,
-            user=request.user and request.user.id,
-            **request.log_fields,
-            error=code,
-            why=why,
-            request=request.request_id,
-        )
 
     def _record(self, request: Request, route: Route | None, response: Response, seconds: float) -> None:
         if self.counters is not None:
             self.counters.request(route, response.status, seconds)
         if route is not None and route.is_probe and response.status == 200:
             return
-        path = _logged_path(request)
-        query = request.environ.get("QUERY_STRING")
-        if query:
-            path += redacted(query)
         self.log.event(
             "request",
             method=request.method,
-            path=path,
+            path=_logged_path(request) + redacted(request.environ.get("QUERY_STRING", "")),
             status=response.status,
             ms=round(seconds * 1000, 1),
             ip=request.ip,

@@ -4,7 +4,6 @@ It is as strict as a real one: a code works once, only with its verifier and onl
 twice ends what it was exchanged for (RFC 6749 4.1.2).
 """
 
-import base64
 import hmac
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -15,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode
 from usersctl.config import Settings
 from usersctl.secrets import challenge_of, new_token
 from usersctl.service import Service
-from usersd.pages import pages
+from usersd.pages import layout
 from usersd.request import Request
 from usersd.response import Response, as_json, error_response, redirect_to
 from usersd.routing import Access, Route
@@ -108,7 +107,7 @@ class SampleProvider:
             for person in self.people.values()
         ]
         cancel = self._callback(params, error="access_denied")
-        return pages.sample_provider(request, people=people, cancel=cancel)
+        return layout.page(request, "sample_provider", people=people, cancel=cancel)
 
     def consent(self, request: Request, _service: Service) -> Response:
         params = request.query
@@ -146,7 +145,7 @@ class SampleProvider:
         environ = request.environ
         length = min(int(environ.get("CONTENT_LENGTH") or 0), 10_000)
         form = dict(parse_qsl(environ["wsgi.input"].read(length).decode("latin-1")))
-        if not self._is_client(environ.get("HTTP_AUTHORIZATION", "")):
+        if not self._is_client(request):
             return _token_error(401, "invalid_client")
         params = self._codes.pop(form.get("code", ""), {})
         self._tokens.pop(self._exchanged.pop(form.get("code", ""), ""), None)
@@ -178,14 +177,9 @@ class SampleProvider:
         query = result | {"state": params.get("state", ""), "iss": self.issuer}
         return f"{params['redirect_uri']}?{urlencode(query)}"
 
-    def _is_client(self, authorization: str) -> bool:
-        try:
-            decoded = base64.b64decode(authorization.removeprefix("Basic ")).decode()
-        except ValueError:
-            return False
-        identity, _, secret = decoded.partition(":")
-        is_right = hmac.compare_digest(unquote_plus(secret).encode(), self.secret.encode())
-        return unquote_plus(identity) == CLIENT and is_right
+    def _is_client(self, request: Request) -> bool:
+        identity, secret = map(unquote_plus, request.basic or ("", ""))
+        return identity == CLIENT and hmac.compare_digest(secret.encode(), self.secret.encode())
 
 
 def _token_error(status: int, error: str) -> Response:

@@ -14,12 +14,12 @@ from usersctl.config import Settings
 from usersctl.config.values import host_and_port, is_loopback
 from usersctl.errors import Invalid, UsersError
 from usersctl.identity_headers import ASSERTION, known_names
-from usersd.access import wants_a_page
+from usersd.access import own_path, wants_a_page
 from usersd.app import App
 from usersd.handlers.verify import verify
-from usersd.pages import pages
+from usersd.pages import layout
 from usersd.request import FORWARDING, Request
-from usersd.response import JSON, Response, WrongCredentials, error_response, send, unavailable
+from usersd.response import JSON, Response, WrongCredentials, error_response, send_refusal, unavailable
 from usersd.server.connections import Hosted
 from usersd.server.lanes import Lane
 
@@ -92,16 +92,16 @@ class DevProxy:
         self._identity = {f"HTTP_{name.upper().replace('-', '_')}" for name in names} | set(FORWARDING)
 
     def lane(self, method: str, path: str) -> Lane:
-        return self._app.lane(method, path) if self._app.router.keeps(path) else Lane.AWAY
+        router = self._app.router
+        return router.lane(method, path) if router.keeps(path) else Lane.AWAY
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ, self._app.service.settings)
         if request.path != VERIFY and self._app.router.keeps(request.path):
             return self._app(environ, start_response)
-        refusal = self._refusal(request)
-        answer = refusal or self._verified(request)
+        answer = self._refusal(request) or self._verified(request)
         if answer.status != 200:
-            return send(environ, start_response, answer, request.settings)
+            return send_refusal(environ, start_response, answer, request.settings)
         headers = self._of_visitor(environ) | dict(answer.headers[len(JSON) :])
         connection = http.client.HTTPConnection(*self._address, timeout=TO_ANSWER)
         try:
@@ -110,7 +110,7 @@ class DevProxy:
             response = connection.getresponse()
         except (OSError, http.client.HTTPException):
             connection.close()
-            return send(environ, start_response, self._away(request), request.settings)
+            return send_refusal(environ, start_response, self._away(request), request.settings)
         kept = [(name, value) for name, value in response.getheaders() if name.lower() not in CONNECTION]
         start_response(f"{response.status} {response.reason or '-'}", kept)
         return _parts(connection, response)
@@ -165,7 +165,8 @@ class DevProxy:
     def _away(self, request: Request) -> Response:
         url = f"http://{host_and_port(*self._address)}"
         if wants_a_page(request.environ, request.method):
-            return pages.away(request, url)
+            again = own_path(request.environ["REQUEST_URI"]) or "/"
+            return layout.page(request, "away", url=url, again=again)._replace(status=502)
         return error_response(502, f"The application at {url} does not answer")
 
 

@@ -65,9 +65,7 @@ def for_development(loaded: Loaded, trial: Trial) -> tuple[Loaded, tuple[Route, 
         provider = SampleProvider(settings.base_url, new_token(), settings.redirect_uri(settings.oauth))
         settings = provider.settings(settings)._replace(oauth_label="Sample ID")
         table += provider.routes()
-    behind = None
-    if trial.app is not None:
-        behind = application_at(trial.app, settings)
+    behind = None if trial.app is None else application_at(trial.app, settings)
     return loaded._replace(settings=settings, origins=origins), table, behind
 
 
@@ -86,12 +84,11 @@ def refuse_others(settings: Settings, origins: dict[str, Origin]) -> None:
         )
 
 
-def add_people(service: Service) -> int:
+def add_people(service: Service) -> None:
     """Sample accounts in an empty database, without a password: an email of /dev/mail sets one."""
     accounts = service.accounts
     with accounts.all(UserFilter()) as users:
         if any(users):
-            return 0
+            return
     for email, name in PEOPLE:
         accounts.create(accounts.newcomer(email, name), None, active=email != DEACTIVATED, by=SYSTEM)
-    return len(PEOPLE)

@@ -149,7 +149,7 @@ def accounts_of(service: Service) -> Embedded[App]:
 @contextmanager
 def _at_work(service: Service, log: Log) -> Iterator[App]:
     announce(service, log)
-    log_mail(service.settings, log, dev=False)
+    log_mail(service.settings, log)
     log_missing_metrics(service.settings, log)
     leader = Leader(service, log=log)
     leader.start()

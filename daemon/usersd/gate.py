@@ -13,7 +13,7 @@ from usersctl.service import Service
 from usersd import access, page_access, threads
 from usersd.pages import layout
 from usersd.request import Request, drop_original
-from usersd.response import Header, Response, error_response, send, unavailable
+from usersd.response import Header, Response, error_response, send_refusal, unavailable
 
 if TYPE_CHECKING:
     from usersd.app import App
@@ -52,7 +52,7 @@ class Gate:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         threads.check()
         request = Request(environ, self.service.settings)
-        refuse = partial(send, environ, start_response, settings=request.settings)
+        refuse = partial(send_refusal, environ, start_response, settings=request.settings)
         try:
             accounts = self.accounts and self.accounts.opened()
             if accounts and accounts.router.keeps(request.path):
@@ -92,7 +92,7 @@ class Gate:
         if verdict == 401:
             return access.sign_in_first(request)
         refusal = self.access.refusal(request.user, request.path)
-        if access.wants_a_page(request.environ, request.method) and not access.is_api(request.path):
+        if access.shows_a_page(request):
             return layout.forbidden(request, refusal.page)
         return error_response(403, refusal.message)
 

@@ -21,8 +21,7 @@ LONGEST_QUERY = 2_000  # that is logged: to decode one of 15,000 characters take
 
 _encode = json.JSONEncoder(ensure_ascii=True).encode
 
-
-# On a terminal: the codes of a terminal's styles.
+# The codes of a terminal's styles.
 BOLD, _DIM, _RED, _GREEN, _YELLOW, CYAN = "1", "2", "1;31", "32", "33", "36"
 _STYLES = {
     "error": _RED,

@@ -3,10 +3,9 @@
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate, product
 from operator import and_, or_
-from typing import Self
 from urllib.parse import unquote
 
 from usersctl.config import Settings
@@ -215,23 +214,23 @@ class PageAccess:
         self.rules = PathRules((*role_rules, *((path, TWO_FACTORS) for path in factor_rules)))
         self._trusted = trusted
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        return cls(settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers)
+    @staticmethod
+    def of(settings: Settings) -> "PageAccess":
+        """Made once for the same rules."""
+        return _page_access(
+            settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers
+        )
 
     def verdict(
         self,
         user: User | None,
         path: str | None,
         session: Session | None = None,
-        *,
-        role: str | None = None,
-        group: str | None = None,
-        factors: str | None = None,
+        **asked: str | None,
     ) -> int:
-        """200, 401 or 403. `role`, `group` and `factors` are needed in addition to what the path needs. A rule wins over the
-        whitelist. 401 for a user: the session lacks a second factor."""
-        needed = self._needed(path, role, group, factors)
+        """200, 401 or 403. `asked`: a role, a group or factors that are needed in addition to what the path needs. A rule wins
+        over the whitelist. 401 for a user: the session lacks a second factor."""
+        needed = self._needed(path, **asked)
         if user is None:
             is_public = path in ALWAYS_PUBLIC or (path is not None and path in self.whitelist)
             return 200 if is_public and not needed else 401
@@ -243,21 +242,18 @@ class PageAccess:
             return 401
         return 200
 
-    def refusal(
+    def refusal(self, user: User | None, path: str | None, **asked: str | None) -> Refusal:
+        """Of a 403."""
+        wants_admin = Role.ADMIN in self._needed(path, **asked)
+        return FOR_ADMINS if wants_admin and user and user.role != Role.ADMIN else FOR_MEMBERS
+
+    def _needed(
         self,
-        user: User | None,
         path: str | None,
         *,
         role: str | None = None,
         group: str | None = None,
         factors: str | None = None,
-    ) -> Refusal:
-        """Of a 403."""
-        wants_admin = Role.ADMIN in self._needed(path, role, group, factors)
-        return FOR_ADMINS if wants_admin and user and user.role != Role.ADMIN else FOR_MEMBERS
-
-    def _needed(
-        self, path: str | None, role: str | None, group: str | None, factors: str | None
     ) -> frozenset[Requirement]:
         needed = frozenset() if path in ALWAYS_PUBLIC else self.rules.needs(path)
         if role is not None:
@@ -267,6 +263,9 @@ class PageAccess:
         if factors is not None:
             needed |= {TWO_FACTORS}
         return needed
+
+
+_page_access = cache(PageAccess)
 
 
 def meets(user: User, needed: Requirement) -> bool:

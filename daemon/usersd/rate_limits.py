@@ -1,5 +1,5 @@
 """How many requests of one client address or account pass: counted before the handlers, in memory of a fixed size; where
-several processes serve, in the database as well, in so many rows."""
+several processes serve, in the database as well, in a bounded number of rows."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta

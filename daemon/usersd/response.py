@@ -26,15 +26,13 @@ class WrongCredentials(Unauthenticated):
         self.response = response
 
 
-ALWAYS: tuple[Header, ...] = (
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-)
+ALWAYS: tuple[Header, ...] = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
+UNSTORED: tuple[Header, ...] = (("Cache-Control", "no-store"), *ALWAYS)  # of all but static files
+NO_PAGE: Header = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 JSON: tuple[Header, ...] = (
     ("Content-Type", "application/json; charset=utf-8"),
-    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
-    *ALWAYS,
+    NO_PAGE,
+    *UNSTORED,
 )
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -43,7 +41,7 @@ _PAGE_POLICY = (
 PAGE: tuple[Header, ...] = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", _PAGE_POLICY),
-    *ALWAYS,
+    *UNSTORED,
 )
 
 CHALLENGE = "WWW-Authenticate"
@@ -60,18 +58,19 @@ def hsts(settings: Settings) -> tuple[Header, ...]:
     return (("Strict-Transport-Security", f"max-age=31536000{also}"),)
 
 
-def send(
+def send(environ: dict[str, Any], start_response: Callable[..., Any], response: Response) -> list[bytes]:
+    """By WSGI. Never an empty list: some servers send the head with the first part of the body."""
+    headers = [*response.headers, ("Content-Length", str(len(response.body)))]
+    start_response(STATUS_LINES[response.status], headers)
+    return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
+
+
+def send_refusal(
     environ: dict[str, Any], start_response: Callable[..., Any], response: Response, settings: Settings
 ) -> list[bytes]:
     """Answers a request that does not reach the application."""
-    headers = [*response.headers, ("Content-Length", str(len(response.body))), *hsts(settings)]
-    start_response(STATUS_LINES[response.status], headers)
-    return sent_body(environ["REQUEST_METHOD"], response)
-
-
-def sent_body(method: str, response: Response) -> list[bytes]:
-    """Never an empty list: some servers send the head with the first part of the body."""
-    return [b""] if method == "HEAD" else [response.body]
+    headers = (*response.headers, *hsts(settings))
+    return send(environ, start_response, response._replace(headers=headers))
 
 
 def as_json(value: Any, *headers: Header, status: int = 200) -> Response:

@@ -1,19 +1,15 @@
 """Which row of the route table a path belongs to."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from usersctl.config import Settings
 from usersctl.lazy import lazy
 from usersctl.named import NamedTuple
-from usersd.routing import (
-    OF_THE_APPLICATION,
-    OF_THE_SERVICE,
-    SAFE_METHODS,
-    Route,
-    configured,
-    own_callbacks,
-)
+from usersd.routing import SAFE_METHODS, Route, configured, own_callbacks
 from usersd.server.lanes import Lane
+
+OF_THE_APPLICATION = ("/", "/health", "/ready")  # where one stands beside the service
+OF_THE_SERVICE = ("/api/users/", "/api/groups/", "/api/audit/", "/assets/", "/_tasks/")
 
 
 class Match(NamedTuple):
@@ -39,11 +35,10 @@ class Router:
     colon for a wildcard.
     """
 
-    def __init__(self, table: Iterable[Route], settings: Settings) -> None:
+    def __init__(self, table: Sequence[Route], settings: Settings) -> None:
         self._plain: dict[str, Match] = {}
         self._patterns: dict[str, Match] = {}
         self._lanes: dict[tuple[str, str], Lane] = {}  # of patterns, by method and all segments but the last
-        table = tuple(table)
         for route in (*configured(table, settings), *own_callbacks(table, settings)):
             matches = self._patterns if "<" in route.path else self._plain
             match = matches.setdefault(route.path, Match({}, {}))

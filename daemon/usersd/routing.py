@@ -17,8 +17,6 @@ Handler = Callable[[Request, Service], Response | dict[str, Any]]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 ANY = "*"
-OF_THE_APPLICATION = ("/", "/health", "/ready")  # where one stands beside the service
-OF_THE_SERVICE = ("/api/users/", "/api/groups/", "/api/audit/", "/assets/", "/_tasks/")
 CALLBACK = "/api/users/auth/oauth/callback"  # in the table; `auth.oauth.callbackUrl` takes its place
 CALLBACK_OF = f"{CALLBACK}/<provider>"
 
@@ -64,7 +62,7 @@ class Route(NamedTuple):
     scope: Scope | None  # of API tokens that may call; None: none with scopes, where a session is looked up
     handler: Handler
     limit: Limit | None = None
-    # The thread pool, if not that of the method. Of a path with a pattern only if that is the last segment.
+    # The thread pool, if not that of the method. A path with a pattern has one only if the pattern is its last segment.
     lane: Lane | None = None
     once: bool = False  # a GET with an effect: not for HEAD, and not for a prefetch
     signs_in: bool = False  # a browser on its way to or from the identity provider: a refusal is a redirect

@@ -63,7 +63,7 @@ def start(
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
         begin = partial(first_run, loaded, log, address=address, at_terminal=sys.stdout.isatty(), trial=trial)
         when_the_server_is_there(begin, log)
-        log_mail(settings, log, dev=trial is not None)
+        log_mail(settings, log)
         if unread := unread_variables():
             log.event("unread-variables", message=unread)
 
@@ -166,12 +166,11 @@ def hosted(
     with ExitStack() as stack:
         store = open_store(loaded.settings.database)
         store.cache_more()
-        command = admin_command(loaded)
 
         def parts() -> dict[str, bool]:
             return leader.parts()
 
-        service = build(loaded.settings, store=store, admin_command=command, parts=parts)
+        service = build(loaded.settings, store=store, admin_command=admin_command(loaded), parts=parts)
         service.hasher.slots = Serving.of(loaded.settings).slow_threads
         stack.callback(service.close)
         counters = stack.enter_context(count(service)) if count else None
@@ -179,18 +178,22 @@ def hosted(
         leader = Leader(service, log=log)
         leader.start()
         stack.callback(leader.stop)
-        daemon = Hosted(
-            app=app,
-            answer=app.answer,
-            lane=app.lane,
-            on_error=app.server_error,
-            together=store.together,
-            on_stop=service.stop,
-        )
-        if counters is not None:
-            daemon = daemon._replace(on_tick=counters.tick)
+        daemon = as_hosted(app)
         if behind is not None:
             from usersd.dev_proxy import in_front_of
 
             daemon = in_front_of(behind, app, daemon)
         yield daemon
+
+
+def as_hosted(app: App) -> Hosted:
+    """What the server of one process calls of the application."""
+    daemon = Hosted(
+        app=app,
+        answer=app.answer,
+        lane=app.router.lane,
+        on_error=app.server_error,
+        together=app.service.store.together,
+        on_stop=app.service.stop,
+    )
+    return daemon if app.counters is None else daemon._replace(on_tick=app.counters.tick)

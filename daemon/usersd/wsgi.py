@@ -13,7 +13,7 @@ from usersd.check import check
 from usersd.embedded import Embedded
 from usersd.log import Forward, Log
 from usersd.request import drop_original, new_request_id
-from usersd.response import send, unavailable
+from usersd.response import send_refusal, unavailable
 from usersd.server.connections import Hosted
 from usersd.start import first_run, hosted
 
@@ -37,7 +37,7 @@ class Application:
             request_id = new_request_id()
             self._log.event("database", request=request_id, message=str(error), hint=error.hint)
             response = unavailable(("X-Request-Id", request_id))
-            return send(environ, start_response, response, self._settings)
+            return send_refusal(environ, start_response, response, self._settings)
         return app(environ, start_response)
 
 
@@ -45,7 +45,7 @@ class Application:
 def _at_work(loaded: Loaded, log: Log) -> Iterator[Hosted]:
     settings = loaded.settings
     first_run(loaded, log)
-    log_mail(settings, log, dev=False)
+    log_mail(settings, log)
     log_missing_metrics(settings, log)
     if settings.trusted_proxies and not settings.proxy_drops_underscores:
         log.event("not-believed", message=NOT_BELIEVED)

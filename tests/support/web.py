@@ -22,6 +22,7 @@ from usersd.routing import Route
 from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import AWAY_THREADS
 from usersd.server.listener import listen
+from usersd.start import as_hosted
 
 # The open connections to each server of this process, for the next request: a new one costs as much as an answer.
 IDLE: dict[int, list[http.client.HTTPConnection]] = {}
@@ -197,18 +198,8 @@ def running(
     stream = io.StringIO()
     log = Log(stream, as_json=True, now=service.now)
     app = App(service, log=log, listening=listening, table=table)
-    with hosting(
-        Hosted(
-            app=app,
-            answer=app.answer,
-            lane=app.lane,
-            on_error=app.server_error,
-            together=service.store.together,
-            on_stop=service.stop,
-        ),
-        listener,
-        away_threads=AWAY_THREADS if service.settings.providers else 4,
-    ) as port:
+    away_threads = AWAY_THREADS if service.settings.providers else 4
+    with hosting(as_hosted(app), listener, away_threads=away_threads) as port:
         yield Site(service, port, stream, app)
 
 

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from usersctl.cli import questions
-from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import ReadUserArgument, UserArgument, UserArguments, invocation, one_user
+from usersctl.cli.arguments import (
+    ReadUserArgument,
+    UserArgument,
+    UserArguments,
+    complete_group,
+    one_user,
+    users,
+)
+from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import Cell
 from usersctl.cli.show.listing import ON_A_TERMINAL, list_users
 from usersctl.errors import Invalid, Taken
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
 OfGroup = Annotated[
     str | None,
-    Option(metavar="GROUP", help="Only members of this group.", autocompletion=questions.complete_group),
+    Option(metavar="GROUP", help="Only members of this group.", autocompletion=complete_group),
 ]
 
 
@@ -183,7 +190,7 @@ def show(ctx: Context, user: ReadUserArgument) -> None:
     if run.out.json:
         run.out.write_json(account.as_json())
         return
-    from usersctl.throttle import counter_of  # late, as above
+    from usersctl.throttle import counter_of  # late, for the same reason as holder_of
 
     with service.store.read() as tx:
         sessions = list(tx.live_tokens_of(account.id))
@@ -283,7 +290,7 @@ def deactivate(ctx: Context, user: UserArguments) -> None:
 
 def _set_active(run: Invocation, references: list[str], *, active: bool) -> None:
     service = run.service()
-    accounts = questions.users(service, references)
+    accounts = users(service, references)
     changes = service.accounts.set_active([user.id for user in accounts], active=active, by=run.actor)
     state = "active" if active else "inactive"
     lines = [
@@ -308,7 +315,7 @@ def delete(
     """
     run = invocation(ctx)
     service = run.service(write=not dry_run)
-    accounts = questions.users(service, user, if_exists=if_exists)
+    accounts = users(service, user, if_exists=if_exists)
     if accounts and not dry_run:
         questions.confirm(run, f"Delete {_emails(accounts)} with all sessions and tokens?", yes=yes)
     if accounts:

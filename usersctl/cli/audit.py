@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Context, Option
 
+from usersctl.cli.arguments import complete_user, one_reference
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import complete_user, invocation, one_reference
+from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import plain, to_json
 from usersctl.cli.show.listing import ON_A_TERMINAL, print_json_array
 from usersctl.clock import stamp
@@ -28,7 +29,6 @@ from usersctl.text import counted
 from usersctl.trail import ACTOR, refuse_unknown, with_addresses
 
 if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
     from usersctl.service import Service
     from usersctl.store.store import Store
     from usersctl.store.transaction import Transaction
@@ -73,11 +73,11 @@ def audit(
         raise Invalid("--limit does not go with --follow", hint="begin earlier with --since WHEN")
     service = run.service(write=False)
     wanted = AuditFilter(
-        _user_id(service, one_reference(user)) if user is not None else None,
-        _actor(service, actor) if actor is not None else None,
-        _known(service, action, follow=follow),
-        _time(service, since),
-        _time(service, until),
+        user_id=_user_id(service, one_reference(user)) if user is not None else None,
+        actor=_actor(service, actor) if actor is not None else None,
+        action=_known(service, action, follow=follow),
+        since=_time(service, since),
+        until=_time(service, until),
     )
     if follow:
         run.endless = True
@@ -103,7 +103,7 @@ def audit(
             run.out.table(COLUMNS, map(_cells, rows))
 
 
-def _draw(run: "Invocation", tx: "Transaction", wanted: AuditFilter, limit: int) -> None:
+def _draw(run: Invocation, tx: "Transaction", wanted: AuditFilter, limit: int) -> None:
     """The newest first, because that is what a person looks for."""
     from usersctl.cli.show.tables import DAYS, Step
 
@@ -114,7 +114,7 @@ def _draw(run: "Invocation", tx: "Transaction", wanted: AuditFilter, limit: int)
         row |= {
             "actor": _beside(row["actor"], row["actor_email"]),
             "user": _beside(row["user_id"], row["email"]),
-            "details": to_json(row["details"]) if row["details"] else "",
+            "details": _details(row),
         }
         cells.append([row[name] for name in columns])
     first = (Step("details", 24), Step("user", 30), Step("origin"), Step("id"), Step("details"))
@@ -207,15 +207,15 @@ class _SignIns:
 
         return [
             AuditRow(
-                0,
-                session.created_at,
-                f"user:{session.user_id}",
-                session.ip,
-                SIGN_IN,
-                session.user_id,
-                email,
-                sign_in_details(session),
-                "",
+                id=0,
+                at=session.created_at,
+                actor=f"user:{session.user_id}",
+                origin=session.ip,
+                action=SIGN_IN,
+                user_id=session.user_id,
+                email=email,
+                details=sign_in_details(session),
+                hash="",
             )
             for session, email in tx.sign_ins_after(self._all_up_to)
         ]
@@ -256,22 +256,24 @@ def _end_without_reader() -> None:
         raise BrokenPipeError
 
 
-def _print_each(run: "Invocation", rows: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+def _print_each(run: Invocation, rows: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     if not as_json and not run.out.terminal:
         print("\t".join(COLUMNS), flush=True)
     for row in rows:
-        cells = map(plain, _cells(row))
         if as_json:
-            print(to_json(_with_events(row)), flush=True)
-        elif run.out.terminal:
-            print("  ".join(filter(None, cells)), flush=True)
+            line = to_json(_with_events(row))
         else:
-            print("\t".join(cells), flush=True)
+            cells = map(plain, _cells(row))
+            line = "  ".join(filter(None, cells)) if run.out.terminal else "\t".join(cells)
+        print(line, flush=True)
 
 
 def _cells(row: dict[str, Any]) -> list[Any]:
-    details = to_json(row["details"]) if row["details"] else ""
-    return [details if name == "details" else row[name] for name in COLUMNS]
+    return [_details(row) if name == "details" else row[name] for name in COLUMNS]
+
+
+def _details(row: dict[str, Any]) -> str:
+    return to_json(row["details"]) if row["details"] else ""
 
 
 def _time(service: "Service", text: str | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.cli.show.cells import clean, one_line, to_json
 from usersctl.config import sources
 from usersctl.config.settings import ALL_KEYS, Key, key_called, keys_of, provider_of

@@ -10,11 +10,11 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import Yes, confirm, invocation
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
-from usersctl.models import AuditRow
 from usersctl.store.conninfo import is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -22,7 +22,6 @@ from usersctl.store.store import Store
 from usersctl.text import counted, quoted_file
 
 if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
     from usersctl.factors.sealing import Sealer
     from usersctl.store.checks import Begins, Report
 
@@ -58,7 +57,7 @@ def status(ctx: Context) -> None:
     run = invocation(ctx)
     store = run.store(write=False)
     with store.read() as tx:
-        server = tx.server()
+        server, last_backup = tx.server(), tx.last_of("backup")
         facts: dict[str, Any] = {
             "path": store.name,
             "chosen_by": run.loaded.origins["database"].source,
@@ -66,7 +65,7 @@ def status(ctx: Context) -> None:
             **(_sizes(store.path) if server is None else {"server": server.version, "bytes": server.bytes}),
             **tx.counts(),
             "active_admins": tx.active_admins(),
-            "last_backup": _time_of(tx.last_of("backup")),
+            "last_backup": last_backup and last_backup.at,
         }
     if run.out.json:
         run.out.write_json(facts)
@@ -77,10 +76,6 @@ def status(ctx: Context) -> None:
 def _sizes(file: Path) -> dict[str, int]:
     log = Path(f"{file}-wal")
     return {"bytes": file.stat().st_size, "wal_bytes": log.stat().st_size if log.exists() else 0}
-
-
-def _time_of(row: AuditRow | None) -> str | None:
-    return row.at if row else None
 
 
 def backup(
@@ -142,13 +137,13 @@ def _stem(store: Store) -> str:
     return store.database.stem if isinstance(store.database, Path) else "users"
 
 
-def _sealer(run: "Invocation") -> "Sealer":
+def _sealer(run: Invocation) -> "Sealer":
     from usersctl.factors.sealing import Sealer
 
     return Sealer.of(run.loaded.settings)
 
 
-def _record(run: "Invocation", file: Path, accounts: int) -> None:
+def _record(run: Invocation, file: Path, accounts: int) -> None:
     """For the overview, and because a copy of all accounts is worth a row of the trail. A failure spoils no backup."""
     try:
         with closing(open_store(run.loaded.settings.database)) as store, store.write() as tx:
@@ -182,7 +177,7 @@ def verify(
 
 
 @contextmanager
-def _checking(run: "Invocation") -> Iterator["Begins"]:
+def _checking(run: Invocation) -> Iterator["Begins"]:
     """A bar for the checks of a large database, each of which may take a minute."""
     with run.out.steps() as draw:
         yield lambda check, number, of: draw(f"Checking {check}", number, of)
@@ -232,8 +227,7 @@ def restore(
                 copy, database, file, keep_tokens, run.actor, utc_now, tell_owners
             )
             kept = replacement.run(draw)
-    if kept is not None:
-        as_json["kept"] = str(kept)
+    as_json["kept"] = kept and str(kept)
     run.out.result(f"Restored {accounts} to {name}", as_json)
     if kept is not None:
         run.out.note(f"The replaced database is kept as {kept}")
@@ -242,7 +236,7 @@ def restore(
     run.out.note(consequence_for_apps)
 
 
-def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
+def _without_key(run: Invocation, copy: Path) -> tuple[int, str]:
     """How many secrets of authenticator apps in the backup no key opens, and what that means."""
     from usersctl.factors.sealing import NAME_BYTES
 
@@ -262,7 +256,7 @@ def _without_key(run: "Invocation", copy: Path) -> tuple[int, str]:
     )
 
 
-def _refuse_unsound(run: "Invocation", file: Path, report: "Report") -> NoReturn:
+def _refuse_unsound(run: Invocation, file: Path, report: "Report") -> NoReturn:
     message = f"{file} is not sound, and was not restored"
     hint = f"see: usersctl db verify {quoted_file(file)}"
     problems = [problem._asdict() for problem in report.problems]
@@ -270,7 +264,7 @@ def _refuse_unsound(run: "Invocation", file: Path, report: "Report") -> NoReturn
     raise typer.Exit(ExitCode.UNUSABLE)
 
 
-def _print_report(run: "Invocation", name: str, report: "Report") -> None:
+def _print_report(run: Invocation, name: str, report: "Report") -> None:
     accounts, rows = report.counts.get("users"), report.counts.get("audit")
     if run.out.json:
         problems = [problem._asdict() for problem in report.problems]

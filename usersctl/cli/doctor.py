@@ -9,7 +9,7 @@ from typer import Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.healthcheck import NotReady, ask_within, configured
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.cli.show.findings import Line, show
 from usersctl.cli.show.output import Output
 from usersctl.config import Settings

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from typer import Context, Option
 
-from usersctl.cli.questions import ReadUserArgument, UserArgument, invocation, one_user
+from usersctl.cli.arguments import ReadUserArgument, UserArgument, one_user
+from usersctl.cli.invocation import invocation
 from usersctl.cli.show.cells import Cell
 from usersctl.factors.reset import Chosen
 from usersctl.text import counted

@@ -1,15 +1,14 @@
 """group: groups of users, and their members."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Context
 
-from usersctl.cli.questions import UserArguments, Yes, complete_group, confirm, invocation, users
+from usersctl.cli.arguments import UserArguments, complete_group, users
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import Cell
 from usersctl.text import counted
-
-if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
 
 SHOWN = 50  # members of a group
 
@@ -74,7 +73,7 @@ def remove(ctx: Context, group: GroupArgument, user: UserArguments) -> None:
     _change(invocation(ctx), group, user, into=False)
 
 
-def _change(run: "Invocation", group: str, references: list[str], *, into: bool) -> None:
+def _change(run: Invocation, group: str, references: list[str], *, into: bool) -> None:
     service = run.service()
     service.groups.get(group)  # before users are looked up
     accounts = users(service, references)

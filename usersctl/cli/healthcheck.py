@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.config import Settings
 from usersctl.config.values import connectable_host, host_and_port
 from usersctl.deadline import within

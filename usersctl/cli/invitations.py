@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
-from usersctl.cli import questions
-from usersctl.cli.questions import UserArguments, invocation
+from usersctl.cli.arguments import UserArguments, complete_group, expanded, users
+from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
 from usersctl.errors import Invalid
@@ -17,7 +17,6 @@ from usersctl.models import Role, User
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from usersctl.cli.invocation import Invocation
     from usersctl.invitations import Waiting
 
 MOST = 5_000  # people in one transaction, which logins wait for
@@ -30,7 +29,7 @@ IntoGroups = Annotated[
     Option(
         metavar="GROUP",
         help="A group that the accounts are in. Repeatable.",
-        autocompletion=questions.complete_group,
+        autocompletion=complete_group,
     ),
 ]
 
@@ -82,7 +81,7 @@ def send(
         raise Invalid("Nobody to invite", hint="give addresses, - for standard input, or --without-password")
     if dry_run:
         raise Invalid("--dry-run goes with --without-password")
-    guests = [guest(address, name, role, group) for address in islice(questions.expanded(email), MOST + 1)]
+    guests = [guest(address, name, role, group) for address in islice(expanded(email), MOST + 1)]
     if len(guests) > MOST:
         raise Invalid(
             f"At most {MOST:,} people are invited at once", hint="split the list, one part a command"
@@ -114,7 +113,7 @@ def resend(ctx: Context, user: UserArguments, expires: Expires = None) -> None:
     run = invocation(ctx)
     lifetime = lifetime_of(expires)
     service = run.service()
-    ids = [account.id for account in questions.users(service, user)]
+    ids = [account.id for account in users(service, user)]
     _report(run, service.invitations.again(ids, lifetime, by=run.actor), lifetime)
 
 
@@ -125,7 +124,7 @@ def revoke(ctx: Context, user: UserArguments) -> None:
     """
     run = invocation(ctx)
     service = run.service()
-    ids = [account.id for account in questions.users(service, user)]
+    ids = [account.id for account in users(service, user)]
     withdrawn = service.invitations.withdraw(ids, by=run.actor)
     lines = [
         f"Withdrawn: {account.email}" + (", whose account stays" if account.active else "")
@@ -135,13 +134,13 @@ def revoke(ctx: Context, user: UserArguments) -> None:
     run.out.result("\n".join(lines) or "No users given; nothing to do", as_json)
 
 
-def _report(run: "Invocation", invited: Iterable[User], lifetime: "timedelta") -> None:
+def _report(run: Invocation, invited: Iterable[User], lifetime: "timedelta") -> None:
     from usersctl.invitations import expiry
 
     _print(run, INVITED, ((account, expiry(account, lifetime)) for account in invited))
 
 
-def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
+def _print(run: Invocation, verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
     """Each as it comes: a long work that is interrupted has told what it did."""
     try:
         if run.out.json:
@@ -155,7 +154,7 @@ def _print(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | No
     run.out.is_done = True
 
 
-def _print_lines(run: "Invocation", verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
+def _print_lines(run: Invocation, verb: str, accounts: Iterator[tuple[User, str | None]]) -> None:
     line = ""
     for account, until in accounts:
         line = f"{verb} {account.email} (user {account.id})" + (f", until {until}" if until else "")

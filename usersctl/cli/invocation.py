@@ -13,6 +13,8 @@ from usersctl.errors import UsersError
 from usersctl.text import counted
 
 if TYPE_CHECKING:
+    from typer import Context
+
     from usersctl.config.sources import Loaded
     from usersctl.models import Actor
     from usersctl.service import Service
@@ -95,6 +97,12 @@ class Invocation:
 
         origin = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "local"
         return Actor(clean(f"cli:{os.environ.get('SUDO_USER') or _login_name()}"), clean(origin))
+
+
+def invocation(ctx: "Context") -> Invocation:
+    """That of the command to which Typer gives this context."""
+    run: Invocation = ctx.obj
+    return run
 
 
 def _login_name() -> str:

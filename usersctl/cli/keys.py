@@ -4,7 +4,7 @@ import typer
 from typer import Context
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.text import counted
 
 

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Context, Option
 
-from usersctl.cli.questions import Yes, complete_user, confirm, invocation, one_user
+from usersctl.cli.arguments import complete_user, one_user
+from usersctl.cli.invocation import invocation
+from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import clean
 from usersctl.text import counted
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Context
 
+from usersctl.cli.arguments import UserArgument, one_user
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import UserArgument, invocation, one_user
+from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
 from usersctl.clock import moment, stamp, utc_now
 from usersctl.errors import Forbidden, NotFound
 from usersctl.fields import normal_email
 from usersctl.models import EmailState, QueuedEmail, User
-from usersctl.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
     from usersctl.mail.kinds import Kind
     from usersctl.service import Service
+    from usersctl.store.transaction import Transaction
 
-OF_EVENTS_ONLY = ("webhook", "subject", "payload")  # columns of the outbox that no email uses
+HIDDEN = ("message_id", "webhook", "subject", "payload")  # the last three are of events, which are no emails
 COLUMNS = ("id", "kind", "email", "state", "attempts", "created_at", "due_at", "last_error")
 
 
@@ -160,11 +160,11 @@ def link(
     if purpose is Purpose.CONFIRM:
         _refuse_nothing_to_confirm(run, account)
         kind = CONFIRM
-    if purpose is Purpose.EMAIL:
+    elif purpose is Purpose.EMAIL:
         kind = _link_of_claim(run, service, account)
-    if purpose is Purpose.INVITE:
+    elif purpose is Purpose.INVITE:
         kind, lifetime = INVITATION, _left_of_invitation(service, account)
-    if purpose is Purpose.RESET and account.awaits_owner:
+    elif account.awaits_owner:
         hint = f"use: usersctl link invite {account.id}"
         raise Forbidden(f"{account.email} is invited, and has no password to reset", hint=hint)
     url = service.outbox.link(kind, account, by=run.actor)
@@ -197,7 +197,7 @@ def _link_of_claim(run: Invocation, service: "Service", account: User) -> "Kind"
         return APPROVE_NEW_EMAIL
     if claim.approved_at is None and not service.recovery.has_password(account.id):
         when = "The account has no password. Once this link is used, print the one that approves the change"
-        run.out.note(str(run.options.repeated_in(f"{when}: usersctl link email {account.id}")))
+        run.out.note(run.options.repeated_in(f"{when}: usersctl link email {account.id}"))
     return CONFIRM_NEW_EMAIL
 
 
@@ -224,7 +224,7 @@ def _refuse_nothing_to_confirm(run: Invocation, account: User) -> None:
         raise Forbidden("Registration is closed, and its confirmation with it", hint=hint)
 
 
-def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
+def _queued(tx: "Transaction", email_id: int) -> QueuedEmail:
     if email_id < 2**63:  # a larger number is no integer of SQLite
         queued = tx.queued_email(email_id)
         if queued is not None:
@@ -233,8 +233,7 @@ def _queued(tx: Transaction, email_id: int) -> QueuedEmail:
 
 
 def _as_json(queued: QueuedEmail) -> dict[str, Any]:
-    hidden = {"message_id", *OF_EVENTS_ONLY}
-    values = {name: value for name, value in queued._asdict().items() if name not in hidden}
+    values = {name: value for name, value in queued._asdict().items() if name not in HIDDEN}
     if queued.state != EmailState.WAITING:
         values["due_at"] = None
     return values

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Context
 
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.cli.show.cells import to_json
 from usersctl.config.sources import refuse_password
 from usersctl.config.values import BadValue, database

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Context, Option
 
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.cli.show.interface import show_interface
 
 

@@ -32,9 +32,9 @@ class Options(NamedTuple):
         named = (("--config", self.config), ("--db", db))
         return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named if value is not None)
 
-    def repeated_in(self, text: str | None) -> str | None:
+    def repeated_in(self, text: str) -> str:
         """The commands that a text suggests work on the configuration and database of this one."""
-        return text and with_options(text, self.to_repeat())
+        return with_options(text, self.to_repeat())
 
 
 VALUES = ("--config", "--db")

@@ -87,8 +87,8 @@ class Front(NamedTuple):
 
     settings: Settings
     url: str  # where visitors come
-    app: str | None = None  # the origin of the application, if it is named
-    more_names: Names = ()  # of identity headers, beside forward.headers or in their place
+    app: str | None  # the origin of the application, if it is named
+    more_names: Names  # of identity headers, beside forward.headers or in their place
     in_container: bool = False
 
     @property
@@ -180,7 +180,7 @@ class Front(NamedTuple):
             for kind in kinds
         ]
         return {
-            "nginx_redirect": self._nginx_redirect(),
+            "nginx_redirect": _NGINX_REDIRECT.format(host=self.host, url=self.url) if self.https else "",
             "nginx_listen": self._nginx_listen(),
             "nginx_tls": _NGINX_TLS.format(host=self.host) if self.https else "",
             "nginx_app_tls": _NGINX_APP_TLS if self.application.startswith("https:") else "",
@@ -196,11 +196,6 @@ class Front(NamedTuple):
             return f"    listen {address}:{self.port}{ssl};"
         return f"    listen {self.port}{ssl};\n    listen [::]:{self.port}{ssl};"
 
-    def _nginx_redirect(self) -> str:
-        if not self.https:
-            return ""
-        return _NGINX_REDIRECT.format(host=self.host, url=self.url)
-
     def _for_caddy(self) -> dict[str, str]:
         sources = self.sources
         patterns = [f"{beginning}-*" for beginning in BEGINNINGS if beginning != "X-Auth"]
@@ -213,7 +208,7 @@ class Front(NamedTuple):
         needed = [f"header {name} *" for name in dict.fromkeys(sources[kind] for _, kind in self.names)]
         bind = self.address.hostname or ""
         return {
-            "caddy_site": self.url if not self.https else self.url.removeprefix("https://"),
+            "caddy_site": self.url.removeprefix("https://"),
             "caddy_bind": f"\tbind {bind.replace('localhost', '127.0.0.1')}\n" * self.is_local,
             "caddy_strips": "\n".join(f"\t\trequest_header -{name}" for name in strips),
             "caddy_identity": "\n".join("\t" * 5 + line for line in identity),

@@ -1,31 +1,22 @@
-"""Arguments that several commands share, and the questions asked at a terminal: passwords and confirmations."""
+"""The questions asked at a terminal, passwords and confirmations, and the options that answer them."""
 
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from typer import Argument, Context, Option
+from typer import Option
 
 from usersctl.cli.invocation import Invocation
 from usersctl.cli.show.cells import clean
 from usersctl.config.sources import read_secret
-from usersctl.errors import ConfigError, Forbidden, Invalid, NotFound
+from usersctl.errors import ConfigError, Forbidden, Invalid
 from usersctl.models import Newcomer, User
 from usersctl.named import NamedTuple
-from usersctl.text import listed
-
-if TYPE_CHECKING:
-    from usersctl.service import Service
 
 MOST = 1_000_000  # bytes that are read as a password, so that /dev/zero by mistake does not fill the memory
-LONGEST_USER = 1000  # characters of a line that names a user
-NAMED = 10  # unknown users in a message
 
 PasswordStdin = Annotated[bool, Option("--password-stdin", help="Read the password from standard input.")]
 PasswordFile = Annotated[
@@ -33,124 +24,6 @@ PasswordFile = Annotated[
 ]
 Generate = Annotated[bool, Option("--generate", help="Generate a password and print it, alone, on stdout.")]
 Yes = Annotated[bool, Option("--yes", help="Do not ask for confirmation.")]
-
-
-def complete_user(incomplete: str) -> list[str]:
-    """Known addresses that begin with these characters."""
-    return _completed(incomplete, lambda user: (user.email,))
-
-
-def complete_called(incomplete: str) -> list[str]:
-    """Known and claimed addresses that begin with these characters."""
-    return _completed(incomplete, lambda user: (user.email, user.claimed_email or ""))
-
-
-def complete_group(incomplete: str) -> list[str]:
-    """Groups that begin with these characters."""
-    return _completed_by(
-        lambda service: [group.name for group in service.groups.all() if group.name.startswith(incomplete)]
-    )
-
-
-def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]]) -> list[str]:
-    from usersctl.models import UserFilter
-
-    def known(service: "Service") -> list[str]:
-        with service.accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
-            addresses = (address for user in accounts for address in addresses_of(user) if address)
-            return list(islice((address for address in addresses if address.startswith(incomplete)), 50))
-
-    return _completed_by(known)
-
-
-def _completed_by(words: "Callable[[Service], list[str]]") -> list[str]:
-    """Errors stay silent, because the shell shows no messages."""
-    run = None
-    try:
-        # The command line so far, in bash and in other shells: it may name the database.
-        typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-        run = Invocation(_split(typed))
-        return words(run.service(write=False))[:50]
-    except Exception:  # noqa: BLE001 - completion never fails
-        return []
-    finally:
-        if run is not None:
-            run.close()
-
-
-def _split(line: str) -> list[str]:
-    """The words of a command line, of which the last may have an open quote."""
-    import shlex
-
-    for end in ("", "'"):
-        with suppress(ValueError):
-            return shlex.split(line + end)
-    return shlex.split(line + '"')
-
-
-USERS_HELP = "Ids or email addresses; - reads them from standard input."
-UserArgument = Annotated[str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_user)]
-# For commands that only read: they find a user by a claimed address, too.
-ReadUserArgument = Annotated[
-    str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_called)
-]
-UserArguments = Annotated[
-    list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)
-]
-
-
-def invocation(ctx: Context) -> Invocation:
-    run: Invocation = ctx.obj
-    return run
-
-
-def users(service: "Service", references: Iterable[str], *, if_exists: bool = False) -> list[User]:
-    """Every user once. Unknown ones stop the command before it changes anything."""
-    accounts: dict[int, User] = {}
-    unknown: dict[str, NotFound] = {}
-    for reference in expanded(references):
-        try:
-            user = service.accounts.find(reference)
-        except NotFound as problem:
-            if not if_exists:
-                unknown[reference] = problem
-            if len(unknown) > NAMED:  # perhaps the words of another file
-                break
-        else:
-            accounts.setdefault(user.id, user)
-    if len(unknown) == 1:
-        raise next(iter(unknown.values()))
-    if unknown:
-        hint = "look for them with: usersctl list --search TEXT"
-        raise NotFound(f"No users {listed([*map(repr, unknown)], NAMED)}", hint=hint)
-    return list(accounts.values())
-
-
-def one_user(service: "Service", reference: str, *, also_claimed: bool = False) -> User:
-    return service.accounts.find(one_reference(reference), also_claimed=also_claimed)
-
-
-def one_reference(reference: str) -> str:
-    """The id or address of a user, who need not exist."""
-    references = list(islice(expanded([reference]), 2))
-    if len(references) == 1:
-        return references[0]
-    raise Invalid(f"Expected one user on standard input, got {'more' if references else 'none'}")
-
-
-def expanded(references: Iterable[str]) -> Iterator[str]:
-    for reference in references:
-        if reference != "-":
-            yield reference
-            continue
-        from usersctl.transfer.rows import lines  # late: most commands read none
-
-        try:
-            for line in lines(sys.stdin, LONGEST_USER):
-                if word := line.removeprefix("\ufeff").strip():  # the mark of UTF-8 that Windows writes
-                    yield word
-        except Invalid as error:
-            raise Invalid(f"A line on standard input is {error}, and not a user") from None
 
 
 def refuse_both_from_stdin(user: str, *, password_stdin: bool) -> None:

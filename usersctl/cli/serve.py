@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Context, Option
 
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import invocation
 from usersctl.errors import Invalid
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from typer import Argument, Context, Option
 
+from usersctl.cli.invocation import invocation
 from usersctl.cli.proxies import (
     PORTS,
     TRIAL,
@@ -25,7 +26,6 @@ from usersctl.cli.proxies import (
     header_names,
     port_of,
 )
-from usersctl.cli.questions import invocation
 from usersctl.config import Settings
 from usersctl.config.sources import Loaded
 from usersctl.config.values import connectable_host, host_and_port, is_loopback
@@ -177,14 +177,10 @@ class Site(NamedTuple):
         return self.loaded.settings
 
     @property
-    def state_folder(self) -> Path:
-        return self.settings.folder
-
-    @property
     def database_file(self) -> Path:
         """Where it would be, if it is on a server."""
         database = self.settings.database
-        return database if isinstance(database, Path) else self.state_folder / "users.db"
+        return database if isinstance(database, Path) else self.settings.folder / "users.db"
 
     @property
     def front(self) -> Front:
@@ -205,7 +201,7 @@ class Site(NamedTuple):
             "usersctl": " ".join(self.command),
             "options": self.options,
             "serve": f"serve --base-url {settings.base_url}" if self._is_elsewhere("baseUrl") else "serve",
-            "state_dir": str(self.state_folder),
+            "state_dir": str(settings.folder),
             "base_url": settings.base_url,
             "port": str(settings.port),
             "listen": self.listen,
@@ -258,7 +254,7 @@ class Site(NamedTuple):
             raise Invalid(f"server.host {settings.host!r} {problem}", hint="choose an address without it")
 
     def _is_elsewhere(self, key: str) -> bool:
-        """The value of the key comes from the command line or the environment, and not from the file."""
+        """The value of the key comes from the command line, the environment or a default for this user, and not from the file."""
         origin = self.loaded.origins.get(key)
         return origin is not None and origin.source != str(self.loaded.file)
 
@@ -294,7 +290,7 @@ class Site(NamedTuple):
 
     @property
     def state_folder_line(self) -> str:
-        folder = self.state_folder
+        folder = self.settings.folder
         if folder.is_relative_to("/var/lib") and folder != Path("/var/lib"):
             return f"StateDirectory={folder.relative_to('/var/lib')}\nStateDirectoryMode=0700"
         return f"ReadWritePaths={folder}"
@@ -308,7 +304,7 @@ class Site(NamedTuple):
         program = command.resolve()
         # The command may be a link, and the Python of its environment stand elsewhere, as those of pyenv and uv do.
         paths += [command, program, program.with_name("python").resolve()]
-        paths += [self.state_folder, self.loaded.file]
+        paths += [settings.folder, self.loaded.file]
         at_home = any(path and path.is_relative_to(home) for path in paths for home in HOMES)
         return "read-only" if at_home else "yes"
 
@@ -316,7 +312,7 @@ class Site(NamedTuple):
     def socket_folder(self) -> Path | None:
         """The folder of the socket, unless it is that of the database."""
         socket = self.settings.socket
-        return socket.parent if socket and socket.parent != self.state_folder else None
+        return socket.parent if socket and socket.parent != self.settings.folder else None
 
     @property
     def socket_folder_lines(self) -> str:
@@ -331,7 +327,7 @@ class Site(NamedTuple):
     def missing_folders(self, owner: str) -> str:
         """A comment with the commands that create the folders that systemd does not create, but needs."""
         needed = [
-            ("0700", self.state_folder, self.state_folder_line),
+            ("0700", self.settings.folder, self.state_folder_line),
             ("0755", self.socket_folder, self.socket_folder_lines),
         ]
         commands = "".join(

@@ -12,7 +12,8 @@ from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.files import opened, replaced
-from usersctl.cli.questions import Yes, confirm, invocation
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import one_line, to_json
 from usersctl.cli.show.changes import DONE, PLANNED, show_changes, summary
 from usersctl.cli.show.listing import print_json_array
@@ -21,7 +22,6 @@ from usersctl.store.progress import Progress, unwatched, watched
 from usersctl.text import counted
 
 if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
     from usersctl.models import Standing
     from usersctl.service import Service
     from usersctl.state.planning import Change, Conflicts, Options
@@ -89,7 +89,7 @@ def _read(file: str) -> "State":
         return read_state(content.read(LARGEST + 1))
 
 
-def _print_plan(run: "Invocation", changes: "list[Change]") -> None:
+def _print_plan(run: Invocation, changes: "list[Change]") -> None:
     if run.out.json:
         _print_json(changes)
         return
@@ -98,7 +98,7 @@ def _print_plan(run: "Invocation", changes: "list[Change]") -> None:
     run.out.note(f"Plan: {planned}" if changes else NOTHING)
 
 
-def _agreed(run: "Invocation", changes: "list[Change]", *, yes: bool) -> "list[Change] | None":
+def _agreed(run: Invocation, changes: "list[Change]", *, yes: bool) -> "list[Change] | None":
     """The plan, if a person at a terminal agrees to it; None if the command does not ask."""
     if not run.may_ask or yes or run.out.json:
         return None
@@ -112,7 +112,7 @@ def _agreed(run: "Invocation", changes: "list[Change]", *, yes: bool) -> "list[C
 
 
 def _apply(
-    run: "Invocation",
+    run: Invocation,
     service: "Service",
     state: "State",
     options: "Options",
@@ -152,11 +152,11 @@ def _print_json(changes: "list[Change]") -> None:
     print("}")
 
 
-def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoReturn:
+def _refuse(run: Invocation, file: str, error: "Broken | Conflicts") -> NoReturn:
     """Each problem by its file and its place."""
     name = "standard input" if file == "-" else file
     problems = [
-        {"where": where, "message": str(run.options.repeated_in(message)), "file": name}
+        {"where": where, "message": run.options.repeated_in(message), "file": name}
         for where, message in error.problems
     ]
     if not run.out.json:
@@ -169,7 +169,7 @@ def _refuse(run: "Invocation", file: str, error: "Broken | Conflicts") -> NoRetu
 # --- export --as-state ---
 
 
-def export_state(run: "Invocation", file: str) -> None:
+def export_state(run: Invocation, file: str) -> None:
     """By the suffix JSON, else TOML. On stdout TOML, with --json JSON."""
     from usersctl.state.reading import LARGEST
 

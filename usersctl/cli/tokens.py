@@ -1,18 +1,11 @@
 """cleanup-tokens and token: removes expired tokens; creates, lists and revokes API tokens."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
-from usersctl.cli.questions import (
-    USERS_HELP,
-    UserArgument,
-    complete_called,
-    complete_user,
-    invocation,
-    one_user,
-    users,
-)
+from usersctl.cli.arguments import USERS_HELP, UserArgument, complete_called, complete_user, one_user, users
+from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import in_cell
 from usersctl.cli.show.listing import print_json_list
 from usersctl.durations import span
@@ -22,9 +15,6 @@ from usersctl.models import Session
 from usersctl.networks import normal_ranges
 from usersctl.scopes import Scope, normal_scopes
 from usersctl.text import counted
-
-if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
 
 COLUMNS = ("id", "user_id", "kind", "name", "created_at", "last_used_at", "expires_at", "ip", "user_agent")
 LIMITS = ("scopes", "ranges")  # of API tokens
@@ -94,11 +84,8 @@ def create(
         raise Invalid("Say when the token expires: either --expires SPAN or --no-expiry")
     lifetime = span(expires) if expires is not None else None
     name = normal_name(name)
-    scopes, ranges = None, None
-    if scope:
-        scopes = normal_scopes(_parts(scope))
-    if ip:
-        ranges = normal_ranges(_parts(ip))
+    scopes = normal_scopes(_parts(scope)) if scope else None
+    ranges = normal_ranges(_parts(ip)) if ip else None
     service = run.service()
     account = one_user(service, user)
     created = service.sessions.create_api_token(
@@ -140,7 +127,7 @@ def list_(
             run.out.table(columns, ([in_cell(row[name]) for name in columns] for row in rows))
 
 
-def _draw(run: "Invocation", rows: list[dict[str, Any]]) -> None:
+def _draw(run: Invocation, rows: list[dict[str, Any]]) -> None:
     from usersctl.cli.show.tables import DAYS, Step
 
     limits = [name for name in LIMITS if any(row[name] for row in rows)]

@@ -12,8 +12,8 @@ from typer import Argument, Context, Option
 
 from usersctl.cli.exit_codes import ExitCode, code_of
 from usersctl.cli.files import by_suffix, opened, read_rows, replaced, write_rows
-from usersctl.cli.invocation import Invocation
-from usersctl.cli.questions import invocation, is_yes
+from usersctl.cli.invocation import Invocation, invocation
+from usersctl.cli.questions import is_yes
 from usersctl.cli.show.cells import one_line
 from usersctl.errors import Invalid
 from usersctl.fields import normal_role
@@ -39,7 +39,7 @@ class OnConflict(StrEnum):
 class _Plan(NamedTuple):
     """What to do with the rows."""
 
-    policy: str
+    on_conflict: str
     dry_run: bool
     invite: bool
     create_groups: bool
@@ -125,7 +125,7 @@ def _adopt(
 
 
 def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | None", plan: _Plan) -> None:
-    from usersctl.invitations import lifetime_of
+    from usersctl.mail.kinds import USUAL_INVITATION
     from usersctl.transfer.writing import BrokenRows, ImportOptions
 
     problems: list[RowProblem] = []
@@ -140,14 +140,13 @@ def _import(run: Invocation, rows: Iterator[SourceRow], adoption: "Adoption | No
         run.out.table(("ours", "theirs", "becomes"), adoption.explained())
     with _service(run, dry_run=plan.dry_run) as service, run.out.steps() as draw:
         try:
-            lifetime = lifetime_of(None) if plan.invite else None
             options = ImportOptions(
-                plan.policy,
+                plan.on_conflict,
                 plan.dry_run,
                 run.actor,
                 report,
                 progress=draw,
-                invite=lifetime,
+                invite=USUAL_INVITATION if plan.invite else None,
                 create_groups=plan.create_groups,
             )
             done = service.transfer.import_rows(rows, options)

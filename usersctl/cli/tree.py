@@ -340,10 +340,7 @@ def run_tree(run: Invocation) -> int:
     except Abort:  # Ctrl-C or Ctrl-D at a question
         raise KeyboardInterrupt("nothing was done") from None
     except TyperException as error:
-        if type(error).__name__ == "NoArgsIsHelpError" and not run.out.json:
-            print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
-        else:
-            _report_misuse(run, error)
+        _report_misuse(run, error)
         return ExitCode.MISUSE
     if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C before the command
         raise KeyboardInterrupt
@@ -361,10 +358,13 @@ def _path_of(words: Sequence[str]) -> str:
 
 
 def _report_misuse(run: Invocation, error: TyperException) -> None:
+    is_help = type(error).__name__ == "NoArgsIsHelpError"
+    if is_help and not run.out.json:
+        print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
+        return
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "") or _path_of(run.words)
     hint = f"see: {path} --help"
-    is_help = type(error).__name__ == "NoArgsIsHelpError"
     message = "Missing command" if is_help else error.format_message()  # it names the option
     message = message.replace("\n\t", " ")  # choices stand one a line
     if message.startswith("No such command"):

@@ -6,14 +6,13 @@ import typer
 from typer import Argument, Context
 
 from usersctl.cli.exit_codes import ExitCode
-from usersctl.cli.questions import invocation
+from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import in_cell
 from usersctl.errors import NotFound
 from usersctl.models import EmailState, QueuedEmail
 from usersctl.text import counted
 
 if TYPE_CHECKING:
-    from usersctl.cli.invocation import Invocation
     from usersctl.webhooks.webhooks import Webhooks
 
 COLUMNS = ("name", "url", "events", "state", "waiting", "failed", "oldest_waiting")
@@ -83,7 +82,7 @@ def test(ctx: Context, name: Name) -> None:
     run.out.result(f"{name} took {event_id}: {answer.status}", {"id": event_id, "status": answer.status})
 
 
-def _webhooks(run: "Invocation", *, write: bool = True) -> "Webhooks":
+def _webhooks(run: Invocation, *, write: bool = True) -> "Webhooks":
     if not run.loaded.settings.webhooks:
         raise NotFound(NONE, hint="see: usersctl config explain webhooks")
     webhooks = run.service(write=write).webhooks

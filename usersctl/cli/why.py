@@ -2,7 +2,8 @@
 
 from typer import Context
 
-from usersctl.cli.questions import ReadUserArgument, invocation, one_reference
+from usersctl.cli.arguments import ReadUserArgument, one_reference
+from usersctl.cli.invocation import invocation
 from usersctl.cli.show.findings import Line, show
 from usersctl.errors import NotFound
 
@@ -21,7 +22,7 @@ def why(ctx: Context, user: ReadUserArgument) -> None:
     explained = service.why.explain(user)
     stopped_by = getattr(explained.shut, "name", None)
     lines = [
-        Line(name, state, message, run.options.repeated_in(mend))
+        Line(name, state, message, mend and run.options.repeated_in(mend))
         for state, name, message, mend, *_ in explained.gates
     ]
     if run.out.json:

@@ -373,10 +373,10 @@ def _check_together(settings: Settings, origins: dict[str, Origin]) -> None:
         # A key that is left out stands in no file: then the error names another key of its table, which does.
         table = name.rpartition(".")[0] + "."
         names = (name, *(other for other in origins if other.startswith(table)))
-        written = next(filter(origins.__contains__, names), name)
-        origin = origins.get(written, Origin("configuration", None))
-        value = _as_text(origin.value, secret=_known(written).secret)
-        raise ConfigError(f"{origin.source}: {written} = {value}: {allowed}")
+        written = next(filter(origins.__contains__, names))
+        source, value = origins[written]
+        refused = _as_text(value, secret=_known(written).secret)
+        raise ConfigError(f"{source}: {written} = {refused}: {allowed}")
 
     allowed_origins = {settings.base_url, *settings.allowed_origins}
     redirects = {key.name: getattr(settings, key.field) for key in KEYS.values() if key.kind is redirect}

@@ -55,7 +55,7 @@ class Kind(NamedTuple, Generic[T]):
 
     name: str
     check: Callable[[Any], T]
-    write: Callable[[Any], Any] = _unchanged  # from a value of Settings, or None, to one as a file holds it
+    write: Callable[[Any], Any]  # from a value of Settings, or None, to one as a file holds it
 
     def __call__(self, value: Any) -> T:
         return self.check(value)

@@ -22,7 +22,7 @@ class Finding(NamedTuple):
     code: str
     severity: Severity
     message: str
-    mend: str | None = None
+    mend: str | None
 
 
 CHECKS = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from usersctl.config.providers import host_of
 from usersctl.doctor.installation import Installation, Result, hint, ok, problem, warning
-from usersctl.text import counted, quoted_file
+from usersctl.text import counted, listed, quoted_file
 
 if TYPE_CHECKING:
     from usersctl.factors.sealing import Sealer
@@ -20,11 +20,10 @@ def secret_key(installation: Installation) -> Result | None:
     from usersctl.factors.sealing import FILE, NAME_BYTES, NO_KEY, SET_KEY, KeyFile, Sealer
 
     sealer = Sealer.of(installation.settings)
-    exposed = None
     if isinstance(sealer.file, KeyFile):
         exposed = _exposed(sealer.file.path, installation.database)
-    if exposed is not None:
-        return exposed
+        if exposed is not None:
+            return exposed
     sealed_with = installation.query(lambda tx: tx.count_totp_by_beginning(NAME_BYTES))
     names = sealer.names()
     if not names and not sealed_with:
@@ -63,10 +62,9 @@ def _exposed(key: Path, database: Path) -> Result | None:
 def _unreadable(installation: Installation, sealer: "Sealer", missing: dict[bytes, int]) -> Result:
     count = sum(missing.values())
     users = installation.query(
-        lambda tx: [email for key in missing for email in tx.emails_of_totp(key, MOST_NAMED)]
+        lambda tx: [email for key in missing for email in tx.emails_of_totp(key, MOST_NAMED + 1)]
     )
-    named = ", ".join(users[:MOST_NAMED]) + ", …" * (count > MOST_NAMED)
-    message = f"no key opens {counted(count, 'secret')} of authenticator apps: {named}"
+    message = f"no key opens {counted(count, 'secret')} of authenticator apps: {listed(users, MOST_NAMED)}"
     return problem(
         message,
         f"put the key back into {sealer.place}; or for each: {installation.command('factor reset USER --totp')}",
@@ -95,7 +93,7 @@ def passkeys(installation: Installation) -> Result | None:
     elsewhere = {rp_id: count for rp_id, count in made_for.items() if rp_id != host}
     if not elsewhere:
         return ok(f"{made_for[host]} of {host}")
-    listed = ", ".join(f"{count} of {rp_id}" for rp_id, count in sorted(elsewhere.items())[:MOST_NAMED])
-    message = f"made for another address, and of no use at {host}: {listed}"
+    hosts = ", ".join(f"{count} of {rp_id}" for rp_id, count in sorted(elsewhere.items())[:MOST_NAMED])
+    message = f"made for another address, and of no use at {host}: {hosts}"
     mend = f"set baseUrl to https://{min(elsewhere)} again, or users make new ones"
     return warning(message, mend)

@@ -96,7 +96,7 @@ class Installation:
         return f"usersctl {words}{self.options}"
 
     def mend_of(self, error: UsersError) -> str | None:
-        return with_options(error.hint, self.options)
+        return error.hint and with_options(error.hint, self.options)
 
     @property
     def has_unit(self) -> bool:

@@ -71,9 +71,8 @@ def tokens(installation: Installation) -> Result:
     idle = installation.query(lambda tx: tx.idle_endless_tokens(since, MANY_TOKENS + 1))
     if not idle:
         return ok("every one expires, or was used in the last 90 days")
-    named = ", ".join(f"{number} ({name}, of {email})" for number, name, email in idle[:MANY_TOKENS])
-    more = " and more" * (len(idle) > MANY_TOKENS)
-    message = f"without an expiry date, and unused for 90 days: {named}{more}"
+    named = _first([f"{number} ({name}, of {email})" for number, name, email in idle], MANY_TOKENS)
+    message = f"without an expiry date, and unused for 90 days: {named}"
     return warning(message, installation.command(f"token revoke --id {idle[0][0]}"))
 
 
@@ -106,14 +105,18 @@ def deletions(installation: Installation) -> Result:
     )
     if not users:
         return ok("none is overdue")
-    named = ", ".join(f"{user.email} ({user.delete_at})" for user in users[:MANY_DELETIONS])
-    named += " and more" * (len(users) > MANY_DELETIONS)
+    named = _first([f"{user.email} ({user.delete_at})" for user in users], MANY_DELETIONS)
     if lockdown is not None:
         return ok(f"wait for the end of the lockdown: {named}")
     # The command says why, if other data belongs to one of them.
     return warning(
         f"accounts that their owners deleted are still there: {named}", installation.command("cleanup-tokens")
     )
+
+
+def _first(items: list[str], at_most: int) -> str:
+    """`a, b and more`"""
+    return ", ".join(items[:at_most]) + " and more" * (len(items) > at_most)
 
 
 def emails_waiting(installation: Installation) -> Result:

@@ -37,7 +37,7 @@ class Outbox(NamedTuple):
     store: Store
     settings: Settings
     queue: EmailQueue
-    given_send: "Send | None" = None  # for tests; None: as the configuration says
+    given_send: "Send | None"  # for tests; None: as the configuration says
 
     @property
     def committed(self) -> threading.Event:
@@ -210,20 +210,20 @@ def _why_pointless(tx: Transaction, email: QueuedEmail, kind: Kind | None, user:
         return "too old"
     if not _is_for(tx, email.email, kind, user):
         return "the address was changed"
-    return _why_settled(tx, kind, user, tx.now_text)
+    return _why_settled(tx, kind, user)
 
 
-def _why_settled(tx: Transaction, kind: Kind, user: User, now: str) -> str | None:
+def _why_settled(tx: Transaction, kind: Kind, user: User) -> str | None:
     if kind is kinds.INVITATION and user.invited_at is None:
         return "nothing to accept"
     if kinds.sent_as(kind, user) is kinds.INVITATION:
         invitation = tx.invitation_of(user.id)
-        return "the invitation has expired" if invitation and invitation.has_expired(now) else None
+        return "the invitation has expired" if invitation and invitation.has_expired(tx.now_text) else None
     if kind is kinds.CONFIRM and not user.awaiting_confirmation:
         return "nothing to confirm"
     if kind is kinds.APPROVE_NEW_EMAIL and user.claimed_email is None:
         return "nothing to approve"
-    if kind is kinds.UNDO and (user.delete_at is None or user.delete_at <= now):
+    if kind is kinds.UNDO and (user.delete_at is None or user.delete_at <= tx.now_text):
         return "nothing to undo"
     return None
 

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from enum import StrEnum
@@ -51,7 +51,7 @@ class SmtpSender:
         """Goes through all steps before the email itself, to show at which of them sending would fail."""
         passed: list[Step] = []
         try:
-            with self._connected(passed.append):
+            with self._connected(passed):
                 return Probe(passed, None)
         except Undeliverable as error:
             return Probe(passed, str(error))
@@ -61,7 +61,7 @@ class SmtpSender:
     def __call__(self, message: EmailMessage, recipient: str, number: int) -> str:
         del number
         try:
-            with self._connected() as server, _limited(server, self.answer):
+            with self._connected([]) as server, _limited(server, self.answer):
                 return _deliver(server, message, recipient, self.answer)
         except smtplib.SMTPRecipientsRefused as error:
             code, reply = error.recipients[recipient]
@@ -75,80 +75,87 @@ class SmtpSender:
             raise Undeliverable(self._described(error), permanent=False) from None
 
     @property
-    def _address(self) -> tuple[str, int]:
-        settings = self.settings
-        return settings.mailer_host or "", settings.mailer_port or (465 if settings.mailer_secure else 587)
+    def _host(self) -> str:
+        return self.settings.mailer_host or ""
+
+    @property
+    def _port(self) -> int:
+        return self.settings.mailer_port or (465 if self.settings.mailer_secure else 587)
+
+    @property
+    def _place(self) -> str:
+        """The server, for an error."""
+        return host_and_port(self._host, self._port)
 
     def _described(self, error: Exception) -> str:
         """The reply of the server; without one, what went wrong, and where."""
         if isinstance(error, smtplib.SMTPResponseException):
             return _one_line(error.smtp_code, error.smtp_error)
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return _shortened(f"{host_and_port(*self._address)}: {reason}")
+        return _shortened(f"{self._place}: {reason}")
 
     @contextmanager
-    def _connected(self, on_step: Callable[[Step], object] = id) -> Iterator[smtplib.SMTP]:
-        settings, (host, port) = self.settings, self._address
-        server = self._unconnected(host)
+    def _connected(self, passed: list[Step]) -> Iterator[smtplib.SMTP]:
+        """`passed` gets each step that went well."""
+        settings, server = self.settings, self._unconnected()
         try:
             with _limited(server, self.whole):
-                code, reply = self._greeting(server)
-                if code != 220:
-                    raise Undeliverable(
-                        f"{host_and_port(host, port)}: {_one_line(code, reply)}", permanent=False
-                    )
-                server.ehlo_or_helo_if_needed()
-                on_step(Step.GREETED)
-                if settings.mailer_secure or self._start_tls(server, host):
-                    on_step(Step.ENCRYPTED)
-                else:
-                    on_step(Step.IN_CLEAR)
+                self._greet(server)
+                passed.append(Step.GREETED)
+                is_encrypted = settings.mailer_secure or self._start_tls(server)
+                passed.append(Step.ENCRYPTED if is_encrypted else Step.IN_CLEAR)
                 if settings.mailer_user is not None:
                     if settings.mailer_password is None:  # only the daemon has it
                         raise Undeliverable(
                             "mailer.auth.pass is missing: set USERS_MAILER_PASS", permanent=False
                         )
                     _log_in(server, settings.mailer_user, settings.mailer_password)
-                    on_step(Step.LOGGED_IN)
+                    passed.append(Step.LOGGED_IN)
             yield server
             with suppress(smtplib.SMTPException, OSError):
                 server.putcmd("quit")  # without waiting for the reply: the email is accepted already
         finally:
             server.close()
 
-    def _greeting(self, server: smtplib.SMTP) -> tuple[int, bytes]:
+    def _greet(self, server: smtplib.SMTP) -> None:
         """Says how to mend the commonest mistake, which the errors of the libraries do not name."""
         try:
-            return server.connect(*self._address)
+            code, reply = server.connect(self._host, self._port)
         except ssl.SSLError as error:
             if error.reason not in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise
-            problem, mend = "no TLS from the start", "mailer.secure = false asks for STARTTLS instead"
+            problem = "no TLS from the start; mailer.secure = false asks for STARTTLS instead"
         except smtplib.SMTPServerDisconnected as error:
             if self.settings.mailer_secure:
                 raise
-            problem = f"no greeting ({error})"
-            mend = "a server with TLS from the start needs mailer.secure = true"
-        raise Undeliverable(f"{host_and_port(*self._address)}: {problem}; {mend}", permanent=False)
+            problem = f"no greeting ({error}); a server with TLS from the start needs mailer.secure = true"
+        else:
+            if code == 220:
+                server.ehlo_or_helo_if_needed()
+                return
+            problem = _one_line(code, reply)
+        raise Undeliverable(f"{self._place}: {problem}", permanent=False)
 
-    def _unconnected(self, host: str) -> smtplib.SMTP:
+    def _unconnected(self) -> smtplib.SMTP:
         # Without a name of our own smtplib would look one up, which has no time limit.
         name = domain(self.settings)
-        server = smtplib.SMTP(local_hostname=name, timeout=self.step)
+        server: smtplib.SMTP
         if self.settings.mailer_secure:
             server = smtplib.SMTP_SSL(local_hostname=name, timeout=self.step, context=_verifying())
+        else:
+            server = smtplib.SMTP(local_hostname=name, timeout=self.step)
         # The name that the certificate must have. smtplib sets it only in a constructor that also connects, and then
         # the whole greeting would pass without the overall time limit.
-        server._host = host  # type: ignore[attr-defined]  # noqa: SLF001
+        server._host = self._host  # type: ignore[attr-defined]  # noqa: SLF001
         return server
 
-    def _start_tls(self, server: smtplib.SMTP, host: str) -> bool:
+    def _start_tls(self, server: smtplib.SMTP) -> bool:
         if server.has_extn("starttls"):
             server.starttls(context=_verifying())
             server.ehlo()
             return True
-        if self.settings.mailer_user is not None and not is_loopback(host):
-            message = f"{host} offers no STARTTLS, and mailer.auth is never sent unencrypted"
+        if self.settings.mailer_user is not None and not is_loopback(self._host):
+            message = f"{self._host} offers no STARTTLS, and mailer.auth is never sent unencrypted"
             raise Undeliverable(message, permanent=False)
         return False
 

@@ -83,7 +83,7 @@ class Writer(NamedTuple):
         kind: str,
         recipient: str,
         *,
-        link: str | None = None,
+        link: str = "",
         lifetime: timedelta = timedelta(),
         new_email: str = "",
         message_id: str,
@@ -92,7 +92,7 @@ class Writer(NamedTuple):
         """`lifetime` is that of the link."""
         values = {
             "brand": self.settings.brand,
-            "link": link or "",
+            "link": link,
             "hours": str(lifetime // timedelta(hours=1)),
             "until": f"{date + lifetime:{_DATES.get(self._language(), _INTERNATIONAL)}}",
             "email": recipient,

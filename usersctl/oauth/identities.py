@@ -66,10 +66,10 @@ class Identities(NamedTuple):
                     identity.provider,
                     self._label(identity),
                     self._logo(identity),
-                    True,
-                    identity.email,
-                    identity.linked_at,
-                    bool(ways_into(tx, self.settings, user_id, but=identity.provider)),
+                    is_linked=True,
+                    email=identity.email,
+                    linked_at=identity.linked_at,
+                    is_spare=bool(ways_into(tx, self.settings, user_id, but=identity.provider)),
                 )
                 for identity in tx.identities_of(user_id)
             ]

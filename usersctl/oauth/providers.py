@@ -55,11 +55,11 @@ class Endpoints(NamedTuple):
     authorization: str
     token: str
     user_info: str
-    issuer: str | None = None  # None: without discovery
-    sends_issuer: bool = False  # every callback must carry `iss`
-    secret_in_body: bool = False
-    keys: str | None = None
-    algorithms: tuple[str, ...] = ALGORITHMS  # of ID tokens
+    issuer: str | None  # None: without discovery
+    sends_issuer: bool  # every callback must carry `iss`
+    secret_in_body: bool
+    keys: str | None
+    algorithms: tuple[str, ...]  # of ID tokens
 
 
 class CodeFlow:
@@ -220,14 +220,14 @@ class OpenIdProvider(CodeFlow):
         methods = _texts(document.get("token_endpoint_auth_methods_supported"))
         announced = document.get("id_token_signing_alg_values_supported", list(ALGORITHMS))
         return Endpoints(
-            settings.authorization_url or endpoint("authorization_endpoint"),
-            settings.token_url or endpoint("token_endpoint"),
-            settings.user_info_url or endpoint("userinfo_endpoint"),
-            settings.issuer,
-            document.get("authorization_response_iss_parameter_supported") is True,
-            "client_secret_basic" not in methods and "client_secret_post" in methods,
-            endpoint("jwks_uri") if "jwks_uri" in document else None,
-            tuple(name for name in ALGORITHMS if name in _texts(announced)),
+            authorization=settings.authorization_url or endpoint("authorization_endpoint"),
+            token=settings.token_url or endpoint("token_endpoint"),
+            user_info=settings.user_info_url or endpoint("userinfo_endpoint"),
+            issuer=settings.issuer,
+            sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+            secret_in_body="client_secret_basic" not in methods and "client_secret_post" in methods,
+            keys=endpoint("jwks_uri") if "jwks_uri" in document else None,
+            algorithms=tuple(name for name in ALGORITHMS if name in _texts(announced)),
         )
 
     def _document(self) -> dict[str, Any]:
@@ -282,9 +282,7 @@ class GitHubProvider(CodeFlow):
         )
 
 
-def make_provider(
-    settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock
-) -> "OpenIdProvider | GitHubProvider":
+def make_provider(settings: ProviderSettings, redirect_uri: str, http: HttpClient, now: Clock) -> Provider:
     if settings.provider == "github":
         return GitHubProvider(settings, redirect_uri, http)
     return OpenIdProvider(settings, redirect_uri, http, now)

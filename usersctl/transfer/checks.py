@@ -61,7 +61,7 @@ def _subject(name: str, value: str) -> str:
     return value
 
 
-def provider_name(value: str) -> str:
+def _provider_name(value: str) -> str:
     if not PROVIDER_NAME.fullmatch(value):
         raise Invalid(f"{value[:40]!r} is no name of a provider")
     return value
@@ -88,7 +88,7 @@ COLUMNS = (*(name for name in _CHECKS if name != "password"), IDENTITIES, GROUPS
 IMPORTED = (*COLUMNS, "password")
 
 _CHECKS_OF_IDENTITY: dict[str, Callable[[str], Any]] = {
-    "provider": provider_name,
+    "provider": _provider_name,
     "issuer": partial(_issuer, "the issuer of an identity"),
     "subject": partial(_subject, "the subject of an identity"),
     "email": normal_email,

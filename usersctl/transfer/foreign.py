@@ -57,7 +57,7 @@ def open_source(kind: SourceKind, path: Path, table: str | None = None) -> Itera
         raise Invalid(f"{path} is not a SQLite database")
     with closing(_connect(path, has_log=beginning[18:20] == b"\2\2")) as connection:
         try:
-            reader = {SourceKind.POCKETBASE: _pocketbase}.get(kind, _sqlite)
+            reader = _pocketbase if kind is SourceKind.POCKETBASE else _sqlite
             source_table = reader(connection, table, path)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
@@ -92,18 +92,13 @@ def _connect(path: Path, *, has_log: bool) -> sqlite3.Connection:
 
 def _sqlite(connection: sqlite3.Connection, wanted: str | None, path: Path) -> SourceTable:
     name = _choose(_tables(connection), wanted, path)
-    return _select(
-        connection, name, f"SELECT them.*{_roles(connection, name)} FROM {quoted(name)} AS them", path
-    )
+    return _select(connection, path, name, _roles(connection, name))
 
 
 def _roles(connection: sqlite3.Connection, users: str) -> str:
     """One more column for the roles, if two tables have them, as in Flask-Security: `role`, and `roles_users` for who has which."""
     columns = {
-        table: {
-            folded(row["name"]): quoted(row["name"])
-            for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
-        }
+        table: {folded(name): quoted(name) for name in _columns(connection, table)}
         for table in _tables(connection)
     }
     roles = [
@@ -128,6 +123,10 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute(query)]
 
 
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+
+
 def _choose(tables: Sequence[str], wanted: str | None, path: Path) -> str:
     """The table of that name, or else the first with a usual name for a table of users."""
     if wanted is not None:
@@ -142,8 +141,9 @@ def _choose(tables: Sequence[str], wanted: str | None, path: Path) -> str:
     return found[0]
 
 
-def _select(connection: sqlite3.Connection, name: str, query: str, path: Path, *values: str) -> SourceTable:
-    cursor = connection.execute(query, values)
+def _select(connection: sqlite3.Connection, path: Path, name: str, more: str, *values: str) -> SourceTable:
+    """`more`: columns that come from other tables, each after a comma, with `them` for this one."""
+    cursor = connection.execute(f"SELECT them.*{more} FROM {quoted(name)} AS them", values)
     columns = [column for column, *_ in cursor.description]
     key = next((column for column in columns if column.lower() == "id"), None)
 
@@ -167,8 +167,8 @@ def _pocketbase(connection: sqlite3.Connection, wanted: str | None, path: Path) 
         hint = "it is the file data.db in the folder pb_data"
         raise Invalid(f"{path} is not a database of PocketBase", hint=hint)
     name = _choose(tables, wanted or "users", path)
-    columns = {row["name"] for row in connection.execute("PRAGMA table_info(_externalAuths)")}
-    suffix = "Ref" if "recordRef" in columns else "Id"  # since version 0.23, and before
+    has_ref = "recordRef" in _columns(connection, "_externalAuths")
+    suffix = "Ref" if has_ref else "Id"  # since version 0.23, and before
     in_collection = f"collection{suffix} = (SELECT id FROM _collections WHERE name = ?)"
     query = f"SELECT DISTINCT provider FROM _externalAuths WHERE {in_collection} ORDER BY provider"
     providers = [provider for (provider,) in connection.execute(query, (name,))]
@@ -178,7 +178,7 @@ def _pocketbase(connection: sqlite3.Connection, wanted: str | None, path: Path) 
         for provider in providers
     )
     values = [value for provider in providers for value in (name, provider)]
-    return _select(connection, name, f"SELECT them.*{ids} FROM {quoted(name)} AS them", path, *values)
+    return _select(connection, path, name, ids, *values)
 
 
 def _dump(entries: Iterator[SourceRow], wanted: str | None) -> SourceTable:

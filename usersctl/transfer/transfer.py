@@ -145,11 +145,9 @@ def _by_user(found: Iterator[tuple[int, list[T]]]) -> Callable[[int], list[T]]:
 def _exported(credentials: Credentials, identities: list[Identity], groups: list[str]) -> dict[str, Any]:
     user, password_hash = credentials
     row: dict[str, Any] = user._asdict()
-    row |= {"confirmed": None, "password_hash": None, "oauth_issuer": None, "identities": None}
-    row["groups"] = groups or None
+    row |= {"confirmed": None, "password_hash": None, "oauth_issuer": None}
     others = [_exported_identity(identity) for identity in identities if not _is_oauth_id_alone(identity)]
-    if others:
-        row["identities"] = others
+    row |= {"identities": others or None, "groups": groups or None}
     for identity in identities:
         if identity.provider == OAUTH:
             row["oauth_issuer"] = identity.issuer or None

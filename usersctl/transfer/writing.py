@@ -289,7 +289,7 @@ class Writing:
         row.pop("identities", None)
         present = () if groups is None else self.tx.groups_of(known.id)
         moves = groups is not None and set(groups) != set(present)
-        recorded = _update(self.tx, known, row, relinked=relinked, moves=moves)
+        recorded = _change_account(self.tx, known, row, relinked=relinked, moves=moves)
         if recorded is not None:
             self.admins += recorded.get("role") == Role.ADMIN
             self.changes.append((known.id, known.email, recorded))
@@ -330,7 +330,7 @@ class Writing:
         return None
 
 
-def _update(
+def _change_account(
     tx: Transaction, known: User, row: dict[str, Any], *, relinked: list[str], moves: bool
 ) -> dict[str, Any] | None:
     """Returns what the audit trail records; None if nothing changed. `moves`: other groups follow, with rows of their own."""

@@ -11,9 +11,7 @@ from usersd.request import Request
 
 _CLAIM = exactly({"email": EMAIL, "expires_at": MOMENT})
 _STATE = model("OwnEmail", {"email": EMAIL, "claim": or_null(_CLAIM)})
-_PROVEN = model(
-    "EmailProven", {"success": {"type": "boolean", "const": True}, "message": string("Email changed")}
-)
+_PROVEN = model("EmailProven", DONE["properties"] | {"message": string("Email changed")})
 _WRONG_PASSWORD = {
     400: "The link is dead, or the password is missing.",
     401: "Incorrect password.",

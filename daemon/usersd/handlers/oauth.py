@@ -198,11 +198,11 @@ def _link(
 ) -> Response:
     """Links the account of the provider to the account whose session asked for it, in the same browser."""
     identify(request, service)
-    session, user_id = request.session, flow.links
-    if session is None or user_id is None or session.user_id != user_id or session.kind == TokenKind.API:
+    session = request.session
+    if session is None or session.user_id != flow.links or session.kind == TokenKind.API:
         raise refused("the session that asked for this link has ended")
     with sign_in.place():
-        sign_in.once(flow.state, lambda: sign_in.link(user_id, fetch_profile(), by=request.actor))
+        sign_in.once(flow.state, lambda: sign_in.link(session.user_id, fetch_profile(), by=request.actor))
     request.log_fields["linked"] = sign_in.settings.name
     return redirect_to(f"{ACCOUNT}?{urlencode({'linked': sign_in.settings.name})}")
 

@@ -6,14 +6,11 @@ from usersctl.service import Service
 from usersd.handlers.recovery import Address
 from usersd.inputs import Body, Query, required
 from usersd.openapi.operation import SIGNING_IN, Operation
-from usersd.openapi.schemas import EMAIL, MESSAGE, NAME, NEW_PASSWORD, TOKEN, model, named, string
+from usersd.openapi.schemas import DONE, EMAIL, MESSAGE, NAME, NEW_PASSWORD, TOKEN, model, named, string
 from usersd.request import Request
 
 _REGISTERED = model("Registered", {"user": named("RegisteredUser"), "message": string("Registered.")})
-_CONFIRMED = model(
-    "EmailConfirmed",
-    {"success": {"type": "boolean", "const": True}, "message": string("You can sign in now")},
-)
+_CONFIRMED = model("EmailConfirmed", DONE["properties"] | {"message": string("You can sign in now")})
 _SIGN_IN = "Your email address is confirmed. You can sign in now"
 _SET_PASSWORD = (
     "Your email address is confirmed. Set a password with the link in the email that is on its way to you"  # noqa: S105 - none is in it

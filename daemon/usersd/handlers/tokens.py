@@ -69,19 +69,12 @@ def create_own(request: Request, service: Service) -> dict[str, Any]:
     """Make an API token. It acts as you, within its scopes, until it expires or is ended."""
     body = TokenToMake(request.body)
     expires = DEFAULT if body.expires is None else body.expires
-    lifetime, scopes, ranges = None, None, None
-    if expires != NEVER:
-        lifetime = span(expires)
-    if body.scopes is not None:
-        scopes = normal_scopes(body.scopes)
-    if body.ip is not None:
-        ranges = normal_ranges(body.ip)
     opened = service.sessions.create_api_token(
         request.signed_in.id,
+        lifetime=None if expires == NEVER else span(expires),
+        scopes=None if body.scopes is None else normal_scopes(body.scopes),
+        ranges=None if body.ip is None else normal_ranges(body.ip),
         name=normal_name(body.name),
-        lifetime=lifetime,
-        scopes=scopes,
-        ranges=ranges,
         by=request.actor,
     )
     request.log_fields["token"] = opened.session.id

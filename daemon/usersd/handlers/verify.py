@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 from usersctl.errors import Invalid, NotFound
@@ -33,12 +33,11 @@ ASSERTION_SECONDS = 60  # a proxy passes it on at once, but clocks differ
 MAX_TARGET = 2000  # characters of a page to come back to: a proxy limits the length of a header
 _INSUFFICIENT = 'Bearer error="insufficient_user_authentication"'  # RFC 9470
 
+_HOST = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?", re.ASCII)
 # The target of a request line, with or without scheme and host. No browser sends # or \ in it.
 _TARGET = re.compile(
-    r"""(?:https?://(?P<host>(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?))?(?P<target>/[!"$-\[\]-~\x80-\xff]*)""",
-    re.ASCII,
+    rf"""(?:https?://(?P<host>{_HOST.pattern}))?(?P<target>/[!"$-\[\]-~\x80-\xff]*)""", re.ASCII
 )
-_HOST = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?", re.ASCII)
 _METHOD = re.compile(r"[A-Z]+", re.ASCII)
 _ANYTHING = re.compile(r".+")
 _ENCODED_SLASH = re.compile(r"%(2f|5c)", re.IGNORECASE)
@@ -49,8 +48,6 @@ _READABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 # Older browsers send no Sec-Fetch-Mode, but Referer, Origin, or what their scripts add.
 _OF_BROWSERS = ("HTTP_SEC_FETCH_MODE", "HTTP_REFERER", "HTTP_ORIGIN", "HTTP_X_REQUESTED_WITH")
-
-_page_access = cache(PageAccess)
 
 
 class Original(NamedTuple):
@@ -123,9 +120,7 @@ def verify(request: Request, service: Service) -> Response:
         original = _original(*map(request.environ.get, (*ORIGINAL, "HTTP_HOST")))
     if not is_judged:
         return _let_in(request, service, original)
-    pages_access = _page_access(
-        settings.whitelist, settings.role_rules, settings.factor_rules, settings.trusted_providers
-    )
+    pages_access = PageAccess.of(settings)
     verdict = pages_access.verdict(request.user, original.path, request.session, **asked)
     if request.user is None and _ENCODED_SLASH.search((original.target or "").partition("?")[0]):
         verdict = 401  # an application that decodes it differently from the whitelist sees another path
@@ -289,8 +284,9 @@ def _identity(request: Request, service: Service, original: Original) -> list[He
 
 
 def _signed(values: dict[str, str], names: tuple[Header, ...]) -> Iterator[str]:
-    """Groups have a line where there are some, and the proofs where they are more than a password, each in a header that is
-    sent: applications that know neither can check the others. No line looks like another one."""
+    """What the assertion covers, line by line. Groups have a line if there are some, and the proofs if they are more than a
+    password, each only if its header is sent: so applications that know neither can check the rest. No line can be taken
+    for another one."""
     groups, proofs = values.pop("groups"), values.pop("auth")
     yield from values.values()
     sent = {kind for _, kind in names}

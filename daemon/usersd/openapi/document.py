@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document: from the route table, and what each handler declares about itself."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from usersctl import __version__
@@ -58,15 +58,13 @@ path that is not for anyone is answered 401, also one that does not exist. A cha
 answered 403. HEAD is answered wherever GET is, except where a GET works once."""
 
 
-def document(settings: Settings, table: Iterable[Route]) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    topics: dict[str, None] = {}
-    for route, placed in zip(table, configured(table, settings), strict=True):
-        path = re.sub(r"<(\w+)>", r"{\1}", placed.path)
-        operation = operation_of(route.handler)
-        topics[operation.topic] = None
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path, settings)
+def document(settings: Settings, table: Sequence[Route]) -> dict[str, Any]:
     operations = [operation_of(route.handler) for route in table]
+    paths: dict[str, dict[str, Any]] = {}
+    for route, placed, operation in zip(table, configured(table, settings), operations, strict=True):
+        path = re.sub(r"<(\w+)>", r"{\1}", placed.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, operation, path, settings)
+    topics = dict.fromkeys(operation.topic for operation in operations)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -164,7 +162,7 @@ def _models(operations: Iterable[Operation]) -> dict[str, Schema]:
 def _responses(route: Route, operation: Operation) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     if operation.answer is not None:
-        responses["200"] = _success(route, operation)
+        responses["200"] = _success(route, operation, operation.answer)
     redirect = operation.redirect
     if not redirect and route.access not in _OPEN and not is_api(route.path):
         redirect = "To `/login`, and back after signing in."
@@ -215,7 +213,7 @@ def _headers(*names: str, cookie: str = "") -> dict[str, Any]:
     return headers
 
 
-def _success(route: Route, operation: Operation) -> dict[str, Any]:
+def _success(route: Route, operation: Operation, answer: Schema | str) -> dict[str, Any]:
     cookie = operation.sets_cookie
     if route.access.needs_session:
         cookie = cookie or "A persistent session, renewed."
@@ -224,10 +222,7 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
         headers[name] = _header(_STRING, meaning)
     for name, meaning in operation.optional_headers.items():
         headers[name] = {"description": meaning, "schema": _STRING}
-    content = {"application/json": {"schema": _by_name(operation.answer)}}
-    if isinstance(operation.answer, str):
-        content = {operation.answer: {"schema": _STRING}}
-    success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": content}
+    success: dict[str, Any] = {"description": "Done.", "headers": headers, "content": _content(answer)}
     if operation.links:
         success["links"] = {
             name: {"operationId": next_id, "parameters": {parameter: place}}
@@ -236,8 +231,10 @@ def _success(route: Route, operation: Operation) -> dict[str, Any]:
     return success
 
 
-def _by_name(answer: Any) -> Any:
-    return named(answer["title"]) if "title" in answer else answer
+def _content(answer: Schema | str) -> Schema:
+    if isinstance(answer, str):
+        return {answer: {"schema": _STRING}}
+    return {"application/json": {"schema": named(answer["title"]) if "title" in answer else answer}}
 
 
 def _refusal(status: int, meaning: str, *headers: str) -> dict[str, Any]:

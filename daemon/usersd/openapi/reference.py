@@ -14,7 +14,7 @@ from usersd.openapi.document import document
 from usersd.openapi.operation import HTML, SERVICE, Operation
 from usersd.openapi.schemas import Schema, opaque
 from usersd.request import Request
-from usersd.response import ALWAYS, Response, as_json
+from usersd.response import UNSTORED, Response, as_json
 from usersd.routing import Route
 
 _HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def _page_response(settings: Settings, table: Table) -> Response:
         f"default-src 'none'; style-src 'sha256-{base64.b64encode(sha256(_style().encode()).digest()).decode()}';"
         " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    headers = (("Content-Type", f"{HTML}; charset=utf-8"), ("Content-Security-Policy", policy), *ALWAYS)
+    headers = (("Content-Type", f"{HTML}; charset=utf-8"), ("Content-Security-Policy", policy), *UNSTORED)
     return Response(200, page(settings, table).encode(), headers)
 
 

@@ -29,7 +29,7 @@ class AuditPageQuery(Query):
 def content(request: Request, service: Service) -> dict[str, Any]:
     """The values of the template. `wrong` is the field whose value cannot be read; then there are no rows."""
     typed = {name: value.strip() for name, value in request.query.items() if value.strip()}
-    values: dict[str, Any] = {"typed": typed, "rows": [], "older": "", "wrong": "", "in_words": in_words}
+    wrong, listed = "", {}
     try:
         query = AuditPageQuery(typed)
         wanted = Wanted(
@@ -37,19 +37,25 @@ def content(request: Request, service: Service) -> dict[str, Any]:
         )
         page = service.trail.page(wanted, limit=ROWS, before=query.before or None)
     except Invalid as error:
-        values["wrong"] = str(error).partition(" ")[0]
+        wrong = str(error).partition(" ")[0]
     else:
-        values |= {"rows": page.rows, "older": _older(typed, page.next), "is_end": page.next is None}
-    values["kinds"] = {"user": "text", "actor": "text", "from": "date", "to": "date"}
-    if values["wrong"] in ("from", "to"):
-        values["kinds"][values["wrong"]] = "text"  # a field of days would not show what is wrong
-    values["newest"] = urlencode({name: value for name, value in typed.items() if name != "before"})
-    values["quoted"] = quote
-    values["one"] = user_id_of(typed.get("user", ""))
-    values["actions"] = service.trail.actions()
-    values["chain"] = service.trail.check_end()
-    values["few"] = END
-    return values
+        listed = {"rows": page.rows, "older": _older(typed, page.next), "is_end": page.next is None}
+    kinds = {"user": "text", "actor": "text", "from": "date", "to": "date"}
+    if wrong in ("from", "to"):
+        kinds[wrong] = "text"  # a field of days would not show what is wrong
+    return {
+        "typed": typed,
+        "wrong": wrong,
+        "kinds": kinds,
+        **listed,
+        "in_words": in_words,
+        "newest": urlencode({name: value for name, value in typed.items() if name != "before"}),
+        "quoted": quote,
+        "one": user_id_of(typed.get("user", "")),
+        "actions": service.trail.actions(),
+        "chain": service.trail.check_end(),
+        "few": END,
+    }
 
 
 def _day(name: str, text: str | None, behind: int = 0) -> str | None:

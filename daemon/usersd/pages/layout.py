@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usersctl.models import Role
-from usersd.access import is_api, wants_a_page
+from usersd.access import shows_a_page
 from usersd.pages import assets, common_passwords, languages, texts
 from usersd.request import Request
 from usersd.response import JSON, PAGE, Response
@@ -43,7 +43,7 @@ def page(request: Request, name: str, *, width: str = "narrow", here: str = "", 
         has_logo=settings.logo is not None,
         is_trial=settings.is_trial,
         grace=settings.deletion_grace,
-        days=texts.days(settings, words),
+        days=partial(texts.days, words),
         is_branded=assets.is_branded(settings),
         user=request.user,
         here=here or name,
@@ -74,9 +74,7 @@ def forbidden(request: Request, why: str = "forbidden") -> Response:
 def instead(request: Request, answer: Response) -> Response:
     """Turns a JSON 400, 403, 404 or 503 into a page if a browser is about to show it; returns any other answer unchanged."""
     reason = {400: "gone", 403: "closed", 404: "gone", 503: "unavailable"}.get(answer.status)
-    if reason is None or answer.headers[: len(JSON)] != JSON or is_api(request.path):
-        return answer
-    if not wants_a_page(request.environ, request.method):
+    if reason is None or answer.headers[: len(JSON)] != JSON or not shows_a_page(request):
         return answer
     refusal = refused(request, reason, answer.status)
     return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])

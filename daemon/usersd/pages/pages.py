@@ -1,6 +1,6 @@
 """The handlers of the pages, which are thin clients of the JSON API."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -14,7 +14,7 @@ from usersd.page_access import REGISTRATION
 from usersd.pages import assets, audit_page, factors_page, layout, overview_page, user_page
 from usersd.pages.ways import proofs, ways_to
 from usersd.request import Request
-from usersd.response import ALWAYS, Response, redirect_to
+from usersd.response import ALWAYS, NO_PAGE, Response, redirect_to
 
 LOGIN = "/login"
 GROUPS_SHOWN = 200  # in the table of users, so that the page stays small
@@ -254,7 +254,7 @@ def profile(request: Request, service: Service) -> Response:
         ends_password=links_at_sign_in and user.email_proven_at is None,
         **user_page.own_sessions(request, service, shown),
         **factors_page.content(request, service),
-        device=user_page.device(request.environ.get("HTTP_USER_AGENT", "")),
+        device=user_page.device(request.user_agent or ""),
         then=then,
         ended_password=not has_password and service.identities.has_ended_password(user),
         connected=linked.get(query.linked or ""),
@@ -318,15 +318,14 @@ def user(request: Request, service: Service) -> Response:
     explained = service.why.explain(str(user_id))
     if explained.user is None:
         return layout.refused(request, "no-user", 404, trail=f"/audit?user={user_id}")
-    query = OneUserQuery(request.query)
-    wanted = user_page.Wanted(query.sessions, query.rows)
+    query = vars(OneUserQuery(request.query))
     return layout.page(
         request,
         "user",
         width="wide",
         here="users",
         proof=_proof(request, service),
-        **user_page.content(request, service, explained.user, explained.findings, wanted),
+        **user_page.content(request, service, explained.user, explained.findings, query),
     )
 
 
@@ -351,18 +350,8 @@ def overview(request: Request, service: Service) -> Response:
     return layout.page(request, "overview", width="wide", scripted=False, schedule=schedule, **values)
 
 
-def away(request: Request, url: str) -> Response:
-    """The development proxy cannot reach the application."""
-    again = own_path(request.environ["REQUEST_URI"]) or "/"
-    return layout.page(request, "away", url=url, again=again)._replace(status=502)
-
-
 def dev_mail(request: Request, service: Service) -> Response:
     return layout.page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
-
-
-def sample_provider(request: Request, *, people: Sequence[tuple[object, str]], cancel: str) -> Response:
-    return layout.page(request, "sample_provider", people=people, cancel=cancel)
 
 
 @Operation("asset", PAGES, "*/*", refusals={404: "There is no such file."}, html_refusals=frozenset({404}))
@@ -382,7 +371,7 @@ def asset(request: Request, _service: Service) -> Response:
         ("Cache-Control", f"public, max-age={kept}"),
         ("Vary", "Accept-Encoding"),
         *encoding,
-        *ALWAYS[1:],
-        ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+        *ALWAYS,
+        NO_PAGE,
     )
     return Response(200, content, headers)

@@ -1,6 +1,6 @@
 "use strict";
 
-// For all pages: small tools to find and make elements ($, all, on, make, makeLink, makeButton), texts (t), notes (say),
+// For all pages: small tools to find and make elements ($, all, on, make, makeLink), texts (t), notes (say),
 // calls of the API (ask), buttons (onPress) and forms, which say by their attributes what they do. The note is a live
 // region: what `say` shows is read aloud. dialogs.js has dialogs and questions; assets.py says which page loads it.
 
@@ -90,15 +90,6 @@ function makeLink(className, text, href) {
   const link = make("a", className, text);
   link.href = href;
   return link;
-}
-
-// A button in a list: `about` tells it from the others when it is read aloud.
-function makeButton(text, about, action) {
-  const button = make("button", "quiet", text);
-  button.type = "button";
-  button.setAttribute("aria-label", `${text}: ${about}`);
-  onPress(button, action);
-  return button;
 }
 
 // --- texts ---
@@ -200,7 +191,7 @@ async function ask(method, path, body, refused = (text) => say(text, "note bad")
     const here = encodeURIComponent(location.pathname + location.search);
     const again = makeLink("", t("say.again"), "/login?redirect=" + here);
     const note = say(t("say.ended"), "note bad ended", " ", again);
-    if ([...all("input, textarea")].some(isChanged)) {
+    if ([...all("input")].some(isChanged)) {
       again.target = "_blank";
       note.append(" ", t("say.kept"));
     }

@@ -39,9 +39,9 @@ def words_for(settings: Settings, wanted: str) -> Words:
 @cache
 def catalogue(locale: str) -> Words:
     """The texts of a locale, by name or from a file. What a file leaves out is that of its language, or English."""
-    english = _shipped("en")
+    english = _read_shipped("en")
     if locale in shipped():
-        return _over(english, _shipped(locale))
+        return _over(english, _read_shipped(locale))
     own = _read_own(locale)
     for key, value in own.items():
         if not _fits(english.get(key), value):
@@ -51,11 +51,11 @@ def catalogue(locale: str) -> Words:
         raise ConfigError(f"locale = {locale!r}: 'lang' must be a language such as 'de' or 'pt-BR'")
     nearest = language.lower().partition("-")[0]
     if nearest in shipped():
-        own = _over(_shipped(nearest), own)
+        own = _over(_read_shipped(nearest), own)
     return _over(english, own)
 
 
-def _shipped(name: str) -> Words:
+def _read_shipped(name: str) -> Words:
     words: Words = json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
     return words
 
@@ -90,9 +90,7 @@ def for_script(words: Words, script: str) -> Words:
     return {key: text for key, text in words.items() if key in named}
 
 
-def days(settings: Settings, words: Words) -> str:
-    """How long the owner of an account can undo its deletion."""
-    number = settings.deletion_grace.days
+def days(words: Words, number: int) -> str:
     return str(words["days.one"] if number == 1 else words["days.many"].replace("{n}", str(number)))
 
 
@@ -109,5 +107,8 @@ def password_rules(settings: Settings, words: Words) -> list[tuple[str, str]]:
         "bytes": True,
     }
     least, most = str(settings.min_length), str(MAX_BYTES)
-    rules = {rule: words[f"rules.{rule}"] for rule in applies if applies[rule]}
-    return [(rule, text.replace("{n}", least).replace("{most}", most)) for rule, text in rules.items()]
+    return [
+        (rule, words[f"rules.{rule}"].replace("{n}", least).replace("{most}", most))
+        for rule, is_applied in applies.items()
+        if is_applied
+    ]

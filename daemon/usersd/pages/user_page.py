@@ -9,7 +9,7 @@ from usersctl.models import Role, Session, TokenKind, User
 from usersctl.named import NamedTuple
 from usersctl.scopes import Scope
 from usersctl.service import Service
-from usersctl.trail import Wanted as Filter
+from usersctl.trail import Wanted
 from usersctl.why import Cause, Gate, Step
 from usersd.pages import factors_page
 from usersd.request import Request
@@ -26,13 +26,6 @@ _SCOPES_OF_USERS = (Scope.ME, Scope.VERIFY)  # the others open what admins may
 OWN_SESSIONS = 50  # that /account shows at first
 GROUPS = 50  # boxes to tick; those of the user beyond them stand in a field
 MOST, STEP = 1000, 10  # how much of a list the page shows, and how many times more each time
-
-
-class Wanted(NamedTuple):
-    """How much of its lists the page shows."""
-
-    sessions: int
-    rows: int
 
 
 class Act(NamedTuple):
@@ -68,15 +61,14 @@ OF_STEP = {
 
 
 def content(
-    request: Request, service: Service, user: User, findings: list[Gate], wanted: Wanted
+    request: Request, service: Service, user: User, findings: list[Gate], query: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The values of the template."""
+    """The values of the template. The query says how much of its lists the page shows."""
     is_own = request.signed_in.id == user.id
     offered = acts(user, findings, is_own=is_own, may_confirm=request.settings.registration_is_open)
     steps = {step: act for step, act in OF_STEP.items() if act in offered}
     sessions, tokens = _listed(service, user.id)
-    history = service.trail.page(Filter(str(user.id)), limit=wanted.rows)
-    query = wanted._asdict()
+    history = service.trail.page(Wanted(str(user.id)), limit=query["rows"])
     return {
         "one": user,
         "email": user.called,
@@ -131,7 +123,6 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
 
 
 class SessionLine(NamedTuple):
-    id: int
     label: str
     about: str  # tells its button from the others
     client: str  # its address and program, as far as they are known
@@ -188,7 +179,7 @@ def _session_line(session: Session, *, is_current: bool) -> SessionLine:
     if session.kind == TokenKind.API:
         label = session.name
     about = " · ".join(filter(None, (label, session.ip)))
-    return SessionLine(session.id, label, about, client, is_current, session)
+    return SessionLine(label, about, client, is_current, session)
 
 
 def device(agent: str) -> str:

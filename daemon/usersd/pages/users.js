@@ -80,10 +80,10 @@ function manageUsers() {
     const focused = document.activeElement.dataset.id;
     table.tBodies[0].replaceChildren(...users.map((user) => row(user, awaiting, invited)));
     if (focused) ($(`[data-id="${focused}"]`, table) || table).focus();
+    const [key, order] = sort.value.split(" ");
     for (const head of all("[data-sort]", table)) {
-      const [key, order] = sort.value.split(" ");
-      head.toggleAttribute("aria-sort", head.dataset.sort === key);
       if (head.dataset.sort === key) head.setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
     }
     total = pagination;
     shown = page;
@@ -248,7 +248,7 @@ function manageUsers() {
   // --- the list ---
 
   // A form begins anew, unless the end of the session closed it.
-  function begins(dialog) {
+  function openForm(dialog) {
     const form = $("form", dialog);
     if (!dialog.returnValue.includes("ended")) {
       form.reset();
@@ -258,8 +258,8 @@ function manageUsers() {
     openDialog(dialog);
   }
 
-  on($("#new"), "click", () => begins(createDialog));
-  on($("#new-invite"), "click", () => begins(inviteDialog));
+  on($("#new"), "click", () => openForm(createDialog));
+  on($("#new-invite"), "click", () => openForm(inviteDialog));
   on(previous, "click", () => turn(shown - 1));
   on(next, "click", () => turn(shown + 1));
 

@@ -18,7 +18,6 @@ WAY = "/api/users/auth/oauth/redirect"
 class Way(NamedTuple):
     """A button that leads to an identity provider."""
 
-    name: str
     label: str
     logo: str | None
     href: str
@@ -31,7 +30,7 @@ def ways_to(providers: Iterable[ProviderSettings], then: str = "") -> list[Way]:
         if then:
             query["redirect"] = then
         href = WAY + (f"?{urlencode(query)}" if query else "")
-        ways.append(Way(provider.name, provider.display, provider.logo, href))
+        ways.append(Way(provider.display, provider.logo, href))
     return ways
 
 

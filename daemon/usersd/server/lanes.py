@@ -51,16 +51,18 @@ class Lanes:
         self._lane_of = lane_of
         self._together = together
         self._here: deque[Any] = deque()
-        self._queues: dict[Lane, SimpleQueue[Any]] = {
-            lane: SimpleQueue() for lane in Lane if lane is not Lane.HERE
+        self._unstarted = {
+            Lane.QUICK: threads,
+            Lane.WRITING: WRITING_THREADS,
+            Lane.HASHING: slow_threads,
+            Lane.AWAY: away_threads,
         }
+        self._queues: dict[Lane, SimpleQueue[Any]] = {lane: SimpleQueue() for lane in self._unstarted}
         self._capacity = {
             Lane.HASHING: threading.BoundedSemaphore(slow_threads + waiting_room),
             Lane.AWAY: threading.BoundedSemaphore(away_threads),
         }
         self._rejected: deque[Any] = deque()
-        self._unstarted = {Lane.QUICK: threads, Lane.WRITING: WRITING_THREADS}
-        self._unstarted |= {Lane.HASHING: slow_threads, Lane.AWAY: away_threads}
         self._starting = threading.Lock()
         self._threads: list[tuple[Lane, threading.Thread]] = []
 
@@ -172,7 +174,8 @@ class Rejected:
 
 
 def _routed(path: str) -> str:
-    """The path as the application will match it: one leading slash, bytes that are not UTF-8 dropped."""
+    """The path as the application will match it: decoded, with one leading slash. A path that is not UTF-8 has no route, so any
+    lane will do for it."""
     path = "/" + path.lstrip("/")
     return path if path.isascii() else path.encode("latin-1").decode("utf-8", "ignore")
 

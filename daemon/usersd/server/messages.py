@@ -24,7 +24,7 @@ MESSAGES = {
     500: "Internal server error",
     503: "Too many logins at once, please try again",
 }
-_VARIABLES = {"CONTENT_LENGTH": "CONTENT_LENGTH", "CONTENT_TYPE": "CONTENT_TYPE"}  # the others are HTTP_...
+_WITHOUT_HTTP = frozenset({"CONTENT_LENGTH", "CONTENT_TYPE"})  # all other variables are HTTP_...
 MAX_FRAMING = 512 * 1024  # bytes around the chunks of a body: room for the largest one in chunks of one byte
 HEADERS_PARSED = (413, 503)  # refused after the headers were parsed, so the application sees method and path
 
@@ -201,7 +201,7 @@ class Task(WSGITask):  # type: ignore[misc]
             NONBLOCKING: self.nonblocking,
         }
         for key, value in request.headers.items():
-            environ[_VARIABLES.get(key) or f"HTTP_{key}"] = value
+            environ[key if key in _WITHOUT_HTTP else f"HTTP_{key}"] = value
         return environ
 
     def build_response_header(self) -> bytes:

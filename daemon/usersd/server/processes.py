@@ -84,7 +84,7 @@ def serve(
 
     handlers = {signum: signal.getsignal(signum) for signum in STOPPING}
     try:
-        if not _serve_alone(listener, make(0), serving, ready, stop, (notifier.every, notifier.alive)):
+        if not _serve_alone(listener, make(0), serving, ready, stop, notifier.every, notifier.alive):
             atexit.register(_exit_without_threads)
     finally:
         for signum, handler in handlers.items():
@@ -114,7 +114,8 @@ def _serve_alone(
     serving: Serving,
     ready: Callable[[], None],
     on_signal: Callable[[int, Server], None],
-    self_check: tuple[float | None, Callable[[], None]],  # seconds between two, and what to call after each
+    check_every: float | None,  # seconds between two self-checks; None: there are none
+    on_check: Callable[[], None],
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Returns whether all threads ended."""
@@ -127,10 +128,9 @@ def _serve_alone(
         for signum in _heeded():
             signal.signal(signum, handle)
         ready()
-        every, on_success = self_check
-        if every is None:
+        if check_every is None:
             return server.run(alive=alive)
-        with contextlib.closing(SelfCheck(server.internal_connection(), every, on_success)):
+        with contextlib.closing(SelfCheck(server.internal_connection(), check_every, on_check)):
             return server.run(alive=alive)
 
 
@@ -283,7 +283,8 @@ class _Parent:
                 self.serving,
                 ready=lambda: os.kill(parent, signal.SIGUSR1),
                 on_signal=lambda _signum, server: server.stop(),
-                self_check=(every, lambda: self._note_check(index, time.monotonic())),
+                check_every=every,
+                on_check=lambda: self._note_check(index, time.monotonic()),
                 alive=lambda: os.getppid() == parent,
             )
             code = 0

@@ -1,7 +1,8 @@
 """A plan as a diff: + what is made, ~ what is changed, - what is removed."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from usersctl.cli.show.cells import one_line, to_json
@@ -41,10 +42,10 @@ def show_changes(out: Output, changes: Iterable[Shown]) -> None:
     sys.stdout.flush()
 
 
-def summary(changes: Sequence[Shown], words: Mapping[str, str]) -> str:
+def summary(changes: Iterable[Shown], words: Mapping[str, str]) -> str:
     """`2 to make, 1 to delete`"""
-    counts = {action: sum(change.action == action for change in changes) for action in words}
-    return ", ".join(f"{count} {words[action]}" for action, count in counts.items() if count)
+    counts = Counter(change.action for change in changes)
+    return ", ".join(f"{counts[action]} {word}" for action, word in words.items() if counts[action])
 
 
 def _lines(change: Shown) -> Iterator[str]:

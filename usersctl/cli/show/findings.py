@@ -38,11 +38,12 @@ def show(
         if first or not out.quiet:  # cron sends even a header
             out.table((*columns, "mend"), chain(first, each))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(no_color=not out.color, highlight=False)
+    from usersctl.cli.show.tables import terminal_console
+
+    console = terminal_console(color=out.color)
     widths = max(map(len, states)), max(map(len, names))
     for line in lines:
         state, message = Text(line.state), Text(clean(line.message))

@@ -131,7 +131,7 @@ class Output:
             print(clean(text), file=sys.stderr)
 
     def error(self, error: Exception, *, code: str, hint: str | None = None, **more: Any) -> None:
-        hint = self._options.repeated_in(hint)
+        hint = hint and self._options.repeated_in(hint)
         told = error.in_full if isinstance(error, UsersError) else str(error)
         message = clean(told) or type(error).__name__
         if self.json:

@@ -50,7 +50,7 @@ def draw_fitted(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], steps: Sequence[Step], *, color: bool
 ) -> list[str] | None:
     """Returns the titles of the columns that were left out; None, and draws nothing, if the terminal is too narrow."""
-    console = _console(color=color)
+    console = terminal_console(color=color)
     steps = [step for step in steps if step is DAYS or step.column in columns]
     for taken in range(len(steps) + 1):
         days = DAYS in steps[:taken]
@@ -71,7 +71,7 @@ def _cut_widths(columns: list[tuple[str, ...]], cut: dict[int, int], room: int) 
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, texts)) for texts in columns]
-    missing = sum(widths) + _GAP * len(widths) - 1 - room
+    missing = _whole_width(widths) - room
     for number, least in cut.items():
         less = min(max(missing, 0), max(widths[number] - least, 0))
         widths[number] -= less
@@ -79,16 +79,21 @@ def _cut_widths(columns: list[tuple[str, ...]], cut: dict[int, int], room: int) 
     return widths if missing <= 0 else None
 
 
+def _whole_width(widths: list[int]) -> int:
+    """That of a table with columns of these widths."""
+    return sum(widths) + _GAP * len(widths) - 1
+
+
 def draw(titles: list[str], rows: list[list[Cell]], *, color: bool) -> bool:
     """Returns False, and draws nothing, if the terminal is too narrow."""
-    console = _console(color=color)
+    console = terminal_console(color=color)
     widths = _widths(_columns(titles, rows), console.width)
     if widths is not None:
         _draw(console, titles, rows, widths, cut=(), color=color)
     return widths is not None
 
 
-def _console(*, color: bool) -> "Console":
+def terminal_console(*, color: bool) -> "Console":
     from rich.console import Console
 
     return Console(no_color=not color, highlight=False)
@@ -142,7 +147,7 @@ def _widths(columns: list[tuple[str, ...]], room: int) -> list[int] | None:
             max(min(unfolded, cell_len(word)) for text in texts for word in text.split() or [""])
             for texts in columns
         ]
-        while sum(widths) + _GAP * len(widths) - 1 > room:
+        while _whole_width(widths) > room:
             shrinkable = [number for number, width in enumerate(widths) if width > least[number]]
             if not shrinkable:
                 break
