@@ -119,6 +119,21 @@ def test_a_role_without_rights_becomes_a_member_of_the_owner(database: Conninfo,
         )
 
 
+def test_a_table_that_another_application_has_beside_ours_is_not_asked_for(
+    database: Conninfo, tmp_path: Path
+) -> None:
+    name = postgres.name_of(database)
+    with without_rights(database) as member, postgres.opened(database) as connection:
+        connection.run(f"GRANT users TO plain_{name}; CREATE ROLE shop_{name}")
+        connection.run(f"CREATE TABLE orders (number BIGINT); ALTER TABLE orders OWNER TO shop_{name}")
+        found = examined(member, tmp_path)["server-rights"]
+        connection.run(f"DROP TABLE orders; DROP ROLE shop_{name}")
+    assert (found.severity, found.message) == (
+        Severity.OK,
+        f"plain_{name} owns all tables of the schema public",
+    )
+
+
 def test_a_role_that_may_not_create_is_a_problem(database: Conninfo, tmp_path: Path) -> None:
     name = postgres.name_of(database)
     with without_rights(database) as plain, postgres.opened(database) as connection:

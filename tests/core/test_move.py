@@ -119,6 +119,36 @@ def test_a_file_without_its_note_of_the_last_ids_goes_on_behind_its_rows(
         assert create_user(service, "new@example.com", "New", PASSWORD).id == bob.id + 1
 
 
+def test_a_file_with_a_table_of_another_application_moves_without_it(
+    filled: Service, postgres_database: Make, tmp_path: Path
+) -> None:
+    before, file = content(filled.store.database)[0], filled.store.path
+    server, back = postgres_database(empty=True), tmp_path / "back.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT)")
+        connection.execute("INSERT INTO orders DEFAULT VALUES")
+    moved(file, server)
+    assert content(server)[0] == before
+    moved(server, back)
+    with closing(sqlite3.connect(back)) as connection:
+        assert ("orders",) not in connection.execute("SELECT name FROM sqlite_sequence").fetchall()
+
+
+def test_a_server_with_a_table_of_another_application_moves_and_is_upgraded_without_it(
+    on_server: Service, tmp_path: Path
+) -> None:
+    database = Conninfo(on_server.store.name)
+    before = content(database)[0]
+    with postgres.opened(database) as connection:
+        number = "BIGINT GENERATED ALWAYS AS IDENTITY"
+        connection.run(f'CREATE TABLE orders (number {number}); CREATE TABLE "Parts" (id {number})')
+        connection.run('INSERT INTO orders DEFAULT VALUES; INSERT INTO "Parts" DEFAULT VALUES')
+    older(database)
+    open_store(database).close()
+    moved(database, tmp_path / "back.db")
+    assert content(tmp_path / "back.db")[0] == before
+
+
 def test_a_server_has_nothing_to_vacuum_after_a_move(filled: Service, postgres_database: Make) -> None:
     server = postgres_database(empty=True)
     moved(filled.store.database, server)
@@ -644,9 +674,12 @@ def test_an_upgrade_that_waits_in_vain_for_a_session_of_another_program_names_it
     older(database)
     name = postgres.name_of(database)
     postgres.run(f"CREATE ROLE {name}_reader LOGIN SUPERUSER")
-    with postgres.opened(Conninfo(database.replace("users@", f"{name}_reader@"))) as reader:
+    by_reader = Conninfo(database.replace("users@", f"{name}_reader@"))
+    with postgres.opened(by_reader) as reader, postgres.opened(by_reader) as shop:
         reader.run("SET application_name = 'a report'; BEGIN; SELECT 1 FROM users LIMIT 1")
-        with pytest.raises(Busy, match=rf"process {reader.process} of {name}_reader \(a report\)"):
+        shop.run("CREATE TABLE orders (number BIGINT)")
+        shop.run("BEGIN; LOCK TABLE orders")
+        with pytest.raises(Busy, match=rf"use it: process {reader.process} of {name}_reader \(a report\)$"):
             open_store(database)
         reader.run("ROLLBACK")
     with closing(open_store(database)) as store:

@@ -3,7 +3,6 @@
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -271,16 +270,6 @@ class Audit(Statements):
         after = self._number(newest, (rows,))
         before = head.rows - rows if head and after else 0
         return self.check_audit_on(after, before, rows + 1)
-
-    @contextmanager
-    def _readable(self, errors: str = "replace") -> Iterator[None]:
-        """Reads text that is not UTF-8 as well: a row may have been changed by hand."""
-        connection = self._connection
-        connection.text_factory = lambda raw: raw.decode("utf-8", errors)
-        try:
-            yield
-        finally:
-            connection.text_factory = str
 
 
 def _milliseconds(since: str, until: str) -> int:

@@ -148,7 +148,7 @@ def _search(connection: sqlite3.Connection) -> Iterator[str]:
         # Compares the index with the users, and writes nothing.
         connection.execute("INSERT INTO user_search (user_search, rank) VALUES ('integrity-check', 1)")
     except sqlite3.DatabaseError as error:
-        problem = error.sqlite_errorcode & 0xFF
+        problem = database_file.primary_code(error)
         if problem == sqlite3.SQLITE_CORRUPT:
             yield "user_search does not hold what the users hold"
         elif problem != sqlite3.SQLITE_READONLY:  # which the database in use is here, and no copy of a backup

@@ -35,7 +35,7 @@ def pour(source: Transaction, new: NewDatabase, progress: Progress) -> dict[str,
     for table, columns in tables().items():
         new.put(table, columns, watched(source.all_rows(table, columns), progress, total, done))
         done += counts[table]
-    made = new.complete(source.last_ids())
+    made = new.complete({table: last for table, last in source.last_ids().items() if table in counts})
     problems = new.problems()
     if made.audit_head() != source.audit_head() or counts != {
         table: made.count_rows(table) for table in counts

@@ -255,7 +255,12 @@ def new_file(target: Path, *, owner: Path | None = None) -> Iterator[Path]:
 
 def is_without_room(error: sqlite3.OperationalError) -> bool:
     """Whether the disk is full, or failing."""
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+    return primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """Without what its extended code adds to it; SQLITE_OK for an error that is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
 
 
 def _publish(made: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from usersctl.clock import stamp
 from usersctl.models import BEHIND, EmailState, QueuedEmail, WebhookState
 from usersctl.store.outbox import QUEUED, Outbox
+from usersctl.store.statements import given_ids
 
 # The events of one user. With its second condition, so that SQLite uses the index of events alone: there may be many.
 _OF_A_USER = "webhook = :webhook AND webhook <> '' AND subject = :subject"
@@ -62,9 +63,9 @@ class Deliveries(Outbox):
         later = (
             "SELECT 1 FROM outbox AS later WHERE later.webhook = outbox.webhook AND later.webhook <> ''"
             " AND later.subject = outbox.subject AND later.id > outbox.id"
-            f" AND (later.state = 'sent' OR later.id IN ({', '.join(map(str, being_sent)) or 'NULL'}))"
+            f" AND (later.state = 'sent' OR later.id IN ({self.AMONG}))"
         )
-        values = {"webhook": webhook, "behind": BEHIND, "now": self.now_text}
+        values = {"webhook": webhook, "behind": BEHIND, "now": self.now_text, **given_ids(being_sent)}
         self._run(
             "UPDATE outbox SET state = 'waiting', attempts = 0, finished_at = NULL, due_at = :behind"
             " WHERE webhook = :webhook AND (state = 'waiting' OR"
@@ -83,16 +84,13 @@ class Deliveries(Outbox):
         return self._first(QueuedEmail._make, statement, (webhook,))
 
     def count_events(self, webhook: str) -> dict[str, int]:
-        """By state, states without an event included."""
-        statement = "SELECT state, count(*) FROM outbox WHERE webhook = ? GROUP BY state"
-        counted = dict(self._run(statement, (webhook,)).fetchall())
-        states = (EmailState.WAITING, EmailState.SENT, EmailState.FAILED)
-        return {state.value: counted.get(state.value, 0) for state in states}
+        """No event is dropped."""
+        return self._count_by_state(webhook, (EmailState.WAITING, EmailState.SENT, EmailState.FAILED))
 
     def count_waiting_events(self, at_most: int) -> int:
         """For all webhooks, up to a number."""
         some = "SELECT 1 FROM outbox WHERE webhook > '' AND state = 'waiting' LIMIT ?"
-        return self._number(f"SELECT count(*) FROM ({some}) AS found", (at_most,))
+        return self._how_many(some, (at_most,))
 
     # --- receivers that failed ---
 

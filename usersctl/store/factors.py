@@ -36,10 +36,15 @@ class Factors(Statements):
 
     def add_totp(self, user_id: int, secret: bytes, last_step: int) -> bool:
         """False if the account has one."""
-        row: dict[str, Any] = {"user_id": user_id, "secret": secret, "created_at": self.now_text}
-        return (
-            self._insert("totp_secrets", "ON CONFLICT DO NOTHING", last_step=last_step, **row).rowcount == 1
+        added = self._insert(
+            "totp_secrets",
+            "ON CONFLICT DO NOTHING",
+            user_id=user_id,
+            secret=secret,
+            created_at=self.now_text,
+            last_step=last_step,
         )
+        return added.rowcount == 1
 
     def totp(self, user_id: int) -> TotpSecret | None:
         return self._first(
@@ -51,7 +56,7 @@ class Factors(Statements):
 
     def tried_codes(self, user_id: int) -> int:
         """How many, since a second factor was right."""
-        statement = "SELECT CAST(sum(failures) AS BIGINT) FROM totp_secrets WHERE user_id = ?"
+        statement = "SELECT failures FROM totp_secrets WHERE user_id = ?"
         return self._number(statement, (user_id,))
 
     def clear_codes(self, user_id: int) -> bool:
@@ -120,9 +125,15 @@ class Factors(Statements):
         self, user_id: int, credential_id: bytes, *, rp_id: str, **columns: Any
     ) -> Passkey | None:
         """None if an account, also this one, has it."""
-        row = {"user_id": user_id, "credential_id": credential_id, "rp_id": rp_id, **columns}
-        row["created_at"] = self.now_text
-        added = self._insert("passkeys", f"ON CONFLICT DO NOTHING RETURNING {_PASSKEY}", **row).fetchone()
+        added = self._insert(
+            "passkeys",
+            f"ON CONFLICT DO NOTHING RETURNING {_PASSKEY}",
+            user_id=user_id,
+            credential_id=credential_id,
+            rp_id=rp_id,
+            created_at=self.now_text,
+            **columns,
+        ).fetchone()
         return None if added is None else _passkey(added)
 
     def use_passkey(self, passkey_id: int, sign_count: int, *, synced: bool) -> bool:

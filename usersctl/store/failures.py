@@ -35,9 +35,7 @@ class LoginFailures(Statements):
 
     def failures_but(self, account: str, user_id: int | None) -> int:
         """The sum of all other counters of the user."""
-        statement = (
-            "SELECT CAST(sum(failures) AS BIGINT) FROM login_failures WHERE user_id = ? AND account <> ?"
-        )
+        statement = "SELECT sum(failures) FROM login_failures WHERE user_id = ? AND account <> ?"
         return self._number(statement, (user_id, account))
 
     def locked_ids(self, locks: LockRules | None, at_most: int) -> list[int]:

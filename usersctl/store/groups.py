@@ -24,7 +24,7 @@ class Groups(Statements):
         return list(map(Group._make, self._run(statement, (after, at_most))))
 
     def count_groups(self, at_most: int) -> int:
-        return self._number("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?) AS found", (at_most,))
+        return self._how_many("SELECT 1 FROM groups LIMIT ?", (at_most,))
 
     def group(self, name: str) -> Group | None:
         if not name.isascii():  # no group has such a name, and SQLite takes no surrogates of a command line

@@ -4,7 +4,6 @@ import re
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from usersctl.named import NamedTuple
@@ -84,16 +83,13 @@ class Inspection(Statements):
         return {table: columns for table, columns in texts.items() if columns}  # a missing table has none
 
     def _not_utf8_in(self, table: str, columns: list[str]) -> Iterator[str]:
-        self._connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
-        try:
-            names = [quoted(name) for name in columns]
+        names = [quoted(name) for name in columns]
+        with self._readable("backslashreplace"):
             for row in self.all_rows(table, [*names, *(f"CAST({name} AS BLOB)" for name in names)]):
                 for name, text, stored in zip(columns, row, row[len(columns) :], strict=False):
                     if isinstance(text, str) and text.encode() != stored:
                         key = f"{columns[0]} {visible(str(row[0]))}"
                         yield f"{table}.{visible(name)} is not UTF-8 in the row with {key}"
-        finally:
-            self._connection.text_factory = str
 
     def count_later_than(self, moment: str) -> dict[str, int]:
         """Rows with a time after this moment, by table."""
@@ -154,7 +150,7 @@ class Inspection(Statements):
     def miscounted(self) -> Iterator[str]:
         kind = "role, active, awaiting_confirmation, invited, signed_in"
         query = f"""
-            SELECT role, active, CAST(sum(before) AS BIGINT), CAST(sum(after) AS BIGINT)
+            SELECT role, active, sum(before), sum(after)
             FROM (SELECT {kind}, sum(stored) AS before, sum(actual) AS after
                   FROM (SELECT {kind}, n AS stored, 0 AS actual FROM user_counts
                         UNION ALL SELECT {kind}, 0, 1 FROM users) AS each

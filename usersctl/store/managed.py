@@ -10,7 +10,6 @@ from usersctl.store.statements import Statements, given_ids, places
 from usersctl.store.users import USER, user_of
 
 _STANDING = f"SELECT {USER}, managed_by FROM users"
-_OF_A_USER = "SELECT managed_by FROM users WHERE id = ?"
 _BATCH = 400
 
 
@@ -51,7 +50,7 @@ class Managed(Statements):
             yield Standing(user_of(row, self), groups.get(row[0], ()), row[-1])
 
     def manager_of(self, user_id: int) -> str | None:
-        return self._first(lambda row: row[0], _OF_A_USER, (user_id,))
+        return self._first(itemgetter(0), "SELECT managed_by FROM users WHERE id = ?", (user_id,))
 
     def managers(self) -> list[str]:
         """The names of all files that manage an account or a group."""

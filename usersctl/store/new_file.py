@@ -8,6 +8,7 @@ from typing import Any
 
 from usersctl.store import database_file
 from usersctl.store.checks import check
+from usersctl.store.statements import places
 from usersctl.store.transaction import Transaction
 from usersctl.store.upgrade import statements
 
@@ -34,8 +35,8 @@ class NewFile:
                 self._connection.execute(statement)
 
     def put(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        places = ", ".join("?" * len(columns))
-        self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places(columns)})"
+        self._connection.executemany(statement, rows)
 
     def complete(self, last_ids: dict[str, int]) -> Transaction:
         for statement in statements():

@@ -26,16 +26,18 @@ class OneTimeTokens(Statements):
         about: str | None = None,
     ) -> bool:
         """False if the token exists already."""
-        times = {"created_at": self.now_text, "expires_at": stamp(self.now + lifetime)}
-        row = {
-            "token_hash": token_hash,
-            "purpose": purpose,
-            "user_id": user_id,
-            "email": email,
-            "about": about,
-            **times,
-        }
-        return self._insert("one_time_tokens", "ON CONFLICT DO NOTHING", **row).rowcount == 1
+        added = self._insert(
+            "one_time_tokens",
+            "ON CONFLICT DO NOTHING",
+            token_hash=token_hash,
+            purpose=purpose,
+            user_id=user_id,
+            email=email,
+            about=about,
+            created_at=self.now_text,
+            expires_at=stamp(self.now + lifetime),
+        )
+        return added.rowcount == 1
 
     def one_time_token(self, purpose: str, token_hash: bytes) -> OneTimeToken | None:
         """A token that could still be used."""

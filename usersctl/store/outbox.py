@@ -1,8 +1,7 @@
 """The table of emails and events that wait to be sent, or were. `webhook`: the one that events are for; "": emails."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 from usersctl.clock import stamp
 from usersctl.models import BEHIND, EmailState, QueuedEmail
@@ -24,18 +23,18 @@ class Outbox(Statements):
         about: str | None = None,
     ) -> None:
         """A row that is dropped at once takes as long as one that is kept."""
-        state, finished_at = EmailState.WAITING, None
-        if dropped:
-            state, finished_at = EmailState.DROPPED, self.now_text
-        row: dict[str, Any] = {"kind": kind, "user_id": user_id, "email": email, "message_id": message_id}
-        row |= {
-            "about": about,
-            "created_at": self.now_text,
-            "due_at": self.now_text,
-            "state": state,
-            "finished_at": finished_at,
-        }
-        self._insert("outbox", **row)
+        self._insert(
+            "outbox",
+            kind=kind,
+            user_id=user_id,
+            email=email,
+            message_id=message_id,
+            about=about,
+            created_at=self.now_text,
+            due_at=self.now_text,
+            state=EmailState.DROPPED if dropped else EmailState.WAITING,
+            finished_at=self.now_text if dropped else None,
+        )
 
     def count_recent_emails(
         self, kind: str, user_id: int | None, email: str, *spans: timedelta
@@ -144,16 +143,21 @@ class Outbox(Statements):
         return self._first(QueuedEmail._make, statement, (state,))
 
     def count_emails(self) -> dict[str, int]:
-        """By state, states without an email included."""
-        counted = dict(self._run("SELECT state, count(*) FROM outbox WHERE webhook = '' GROUP BY state"))
-        return {state.value: counted.get(state.value, 0) for state in EmailState}
+        return self._count_by_state("", EmailState)
+
+    def _count_by_state(self, webhook: str, states: Iterable[EmailState]) -> dict[str, int]:
+        """States without a row included."""
+        statement = "SELECT state, count(*) FROM outbox WHERE webhook = ? GROUP BY state"
+        counted = dict(self._run(statement, (webhook,)))
+        return {state.value: counted.get(state.value, 0) for state in states}
 
     def count_unfinished_emails(self, at_most: int) -> tuple[int, int]:
         """Those that wait and those that failed, each up to a number."""
-        found = "SELECT 1 FROM outbox WHERE webhook = '' AND state = '{}' LIMIT ?"
-        some = f"SELECT count(*) FROM ({found}) AS found"
+        # The state as text, so that SQLite uses the indexes of those alone.
+        some = "SELECT 1 FROM outbox WHERE webhook = '' AND state = '{}' LIMIT ?"
         waiting, failed = (
-            self._number(some.format(state), (at_most,)) for state in (EmailState.WAITING, EmailState.FAILED)
+            self._how_many(some.format(state), (at_most,))
+            for state in (EmailState.WAITING, EmailState.FAILED)
         )
         return waiting, failed
 

@@ -190,7 +190,7 @@ class SQLiteStore(Store):
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError as error:
-                    if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                    if database_file.primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                         raise
                 else:
                     return
@@ -296,7 +296,7 @@ class SQLiteStore(Store):
             self._connection().execute("PRAGMA cache_size = -16384")
 
     def _set_patience(self, connection: sqlite3.Connection, seconds: float) -> None:
-        milliseconds = round(seconds * 20) * 50
+        milliseconds = round(seconds * 1000)
         if milliseconds != self._local.patience:
             connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
             self._local.patience = milliseconds
@@ -341,7 +341,7 @@ class SQLiteStore(Store):
         self._part()
         if isinstance(error, UnicodeDecodeError):  # in SQLite's message about a damaged schema
             return damaged(self._path)
-        if _primary(error) in _LASTING:
+        if database_file.primary_code(error) in _LASTING:
             self._forget()
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:  # not of the schema
             return Referred()
@@ -390,13 +390,9 @@ def damaged(path: Path, how: str = "is damaged") -> Damaged:
     return Damaged(f"{path} {how}", hint="restore a backup: usersctl db restore FILE")
 
 
-def _primary(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-
-
 def store_error(error: sqlite3.Error, path: Path) -> UsersError:
     """SQLite's error in words for an operator; raises an error that is a fault of this program."""
-    primary = _primary(error)
+    primary = database_file.primary_code(error)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         hint = f"another process holds {path}; try again when it is done"
         return Busy("The database is busy, please try again", retry_after=2, hint=hint)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -112,7 +113,21 @@ class Statements:
         some = f"SELECT {key} FROM {table} WHERE {condition}"
         return self._run(f"DELETE FROM {table} WHERE {key} IN ({some})", values).rowcount
 
+    def _how_many(self, statement: str, values: Any) -> int:
+        """Rows that this statement finds, up to its LIMIT."""
+        return self._number(f"SELECT count(*) FROM ({statement}) AS found", values)
+
     def _number(self, statement: str, values: Any = ()) -> int:
         """The first column of the first row; 0 if there is no row, or no value in it."""
         row = self._run(statement, values).fetchone()
         return int(row[0] or 0) if row else 0
+
+    @contextmanager
+    def _readable(self, errors: str = "replace") -> Iterator[None]:
+        """Reads text that is not UTF-8 as well: a row may have been changed by hand."""
+        connection = self._connection
+        connection.text_factory = lambda raw: raw.decode("utf-8", errors)
+        try:
+            yield
+        finally:
+            connection.text_factory = str

@@ -134,8 +134,8 @@ class Store(ABC):
         database_file.BUSY_SECONDS).
 
         Without `commit` the changes are rolled back at the end, to learn what would happen. `alone`: no other writer is
-        at work meanwhile. Without it other writers are that are not alone, either, where the engine can: for a few hot
-        places that add rows or change their own, and add nothing to the audit trail.
+        at work meanwhile. Those that need not be alone may be at work together, where the engine can: a few hot places
+        that add rows or change their own, and add nothing to the audit trail.
         """
         with self._writing(patience, commit=commit, alone=alone) as connection:
             tx = self.transaction(connection, self.clock)

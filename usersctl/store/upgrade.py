@@ -59,10 +59,8 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
                 copies[0].unlink()
         raise
     finally:
-        for (name,) in connection.execute(
-            "SELECT name FROM pragma_database_list WHERE name = 'old'"
-        ).fetchall():
-            connection.execute(f"DETACH {name}")
+        with suppress(sqlite3.OperationalError):  # only _renew() has attached it
+            connection.execute("DETACH old")
         connection.execute("PRAGMA foreign_keys = ON")
     return version is None, migrated
 
@@ -74,7 +72,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            if database_file.primary_code(error) != sqlite3.SQLITE_BUSY:
                 raise
             if time.monotonic() > deadline:
                 hint = "stop the daemon, or the application that has it open, and try again"

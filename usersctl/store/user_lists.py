@@ -40,7 +40,7 @@ class UserLists(UserSearch, LoginFailures):
     def count_users(self, wanted: UserFilter) -> int:
         """By role, activity and state."""
         where = _where(_of_columns(wanted))
-        return self._number(f"SELECT CAST(sum(n) AS BIGINT) FROM user_counts{where}")
+        return self._number(f"SELECT sum(n) FROM user_counts{where}")
 
     def users(self, wanted: UserFilter, *, limit: int | None = None, offset: int = 0) -> Iterator[User]:
         candidates, wanted = self._candidates(wanted)
@@ -218,13 +218,13 @@ class UserLists(UserSearch, LoginFailures):
                 of_members = ["group_id = :group", "users.id = user_id"]
                 conditions = [*of_members, *(one for one in conditions if one != _IN_GROUP)]
             some = f"SELECT 1 FROM {users}{_where(conditions)} LIMIT {COUNTED + 1}"
-            count = self._number(f"SELECT count(*) FROM ({some}) AS found", values)
+            count = self._how_many(some, values)
             return min(count, COUNTED), count <= COUNTED
         are_all = len(candidates) <= FEW
         most = len(candidates) if are_all else COUNTED
         conditions, values = self._conditions(wanted, candidates)
         some = f"SELECT 1 FROM users NOT INDEXED{_where(conditions)} LIMIT {most}"
-        return self._number(f"SELECT count(*) FROM ({some}) AS found", values), are_all
+        return self._how_many(some, values), are_all
 
 
 def _of_columns(wanted: UserFilter) -> list[str]:

@@ -30,7 +30,7 @@ _LAST = "\U0010ffff"  # sorts after every other character
 
 class Users(Statements):
     def user(self, user_id: int) -> User | None:
-        return self._first(self._user, f"SELECT {USER} FROM users WHERE id = ?", (user_id,))
+        return self._user_where("id = ?", (user_id,))
 
     def existing_user(self, user_id: int) -> User:
         """Raises NotFound."""
@@ -40,11 +40,11 @@ class Users(Statements):
         return user
 
     def user_by_email(self, email: str) -> User | None:
-        return self._first(self._user, f"SELECT {USER} FROM users WHERE email = ?", (email,))
+        return self._user_where("email = ?", (email,))
 
     def user_called(self, address: str) -> User | None:
         """By the known address, or by the one that the user claims."""
-        return self._first(self._user, f"SELECT {USER} FROM users WHERE {_CALLED}", self._called(address))
+        return self._user_where(_CALLED, self._called(address))
 
     def credentials(self, address: str) -> Credentials | None:
         return self._first(self._credentials, f"{_CREDENTIALS} WHERE {_CALLED}", self._called(address))
@@ -61,7 +61,7 @@ class Users(Statements):
 
     def claimant(self, email: str) -> User | None:
         """The user whose row claims this address, also if the claim has expired."""
-        return self._first(self._user, f"SELECT {USER} FROM users WHERE claimed_email = ?", (email,))
+        return self._user_where("claimed_email = ?", (email,))
 
     def claim_of(self, user_id: int) -> Claim | None:
         """A claim that has not expired."""
@@ -84,15 +84,13 @@ class Users(Statements):
         )
 
     def expired_claims(self, at_most: int) -> list[User]:
-        where = "claim_expires_at <= ? ORDER BY claim_expires_at LIMIT ?"
-        found = self._run(f"SELECT {USER} FROM users WHERE {where}", (self.now_text, at_most))
-        return list(map(self._user, found))
+        expired = "claim_expires_at <= ? ORDER BY claim_expires_at LIMIT ?"
+        return self._users_where(expired, (self.now_text, at_most))
 
     def unconfirmed_since(self, before: str, at_most: int, *, after: int = 0) -> list[User]:
         """Registrations that were made before this time and never confirmed, without so many of the first ones."""
         old = "awaiting_confirmation = 1 AND created_at <= ? ORDER BY created_at, id LIMIT ? OFFSET ?"
-        statement = f"SELECT {USER} FROM users WHERE {old}"
-        return list(map(self._user, self._run(statement, (before, at_most, after))))
+        return self._users_where(old, (before, at_most, after))
 
     def add_user(self, newcomer: Newcomer) -> User:
         """Raises Taken if another account has the address."""
@@ -180,8 +178,7 @@ class Users(Statements):
     def users_to_delete(self, at_most: int, *, after: int = 0, since: str | None = None) -> list[User]:
         """Users whose time to undo their deletion is over, or was at `since`, without so many of the first ones."""
         due = "delete_at <= ? AND +active = 0 ORDER BY delete_at, id LIMIT ? OFFSET ?"
-        statement = f"SELECT {USER} FROM users WHERE {due}"
-        return list(map(self._user, self._run(statement, (since or self.now_text, at_most, after))))
+        return self._users_where(due, (since or self.now_text, at_most, after))
 
     def postpone_deletions(self, by: timedelta) -> None:
         """Those that would come sooner."""
@@ -190,8 +187,7 @@ class Users(Statements):
 
     def deleted_by_owners(self) -> list[User]:
         """Those whose deletion can still be undone."""
-        statement = f"SELECT {USER} FROM users WHERE delete_at > ? ORDER BY id"
-        return list(map(self._user, self._run(statement, (self.now_text,))))
+        return self._users_where("delete_at > ? ORDER BY id", (self.now_text,))
 
     def delete_users(self, user_ids: Iterable[int]) -> None:
         """Deletes also all rows that refer to the users, by the foreign keys of schema.sql; links of an invitation stay, to
@@ -212,7 +208,13 @@ class Users(Statements):
 
     def active_admins(self) -> int:
         active = "role = 'admin' AND active = 1"
-        return self._number(f"SELECT CAST(sum(n) AS BIGINT) FROM user_counts WHERE {active}")
+        return self._number(f"SELECT sum(n) FROM user_counts WHERE {active}")
+
+    def _user_where(self, condition: str, values: Any) -> User | None:
+        return self._first(self._user, f"SELECT {USER} FROM users WHERE {condition}", values)
+
+    def _users_where(self, condition: str, values: Any) -> list[User]:
+        return list(map(self._user, self._run(f"SELECT {USER} FROM users WHERE {condition}", values)))
 
     def _user(self, row: Any) -> User:
         return user_of(row, self)

@@ -14,8 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import OperationalError, ProgrammingError, pq
-from psycopg.abc import Buffer
-from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import IntLoader
@@ -26,7 +25,7 @@ from usersctl.store.postgres.dialect import translated
 
 SILENCE = 5.0  # seconds without an answer, after which a server counts as gone; also for a new connection
 SLOW = 4.5  # seconds, after which a server that is there gives a statement up
-DEFAULTS = "tcp_user_timeout=3000 target_session_attrs=read-write"
+DEFAULTS = {"tcp_user_timeout": "3000", "target_session_attrs": "read-write"}
 # In the words of libpq and the server: a connection that no waiting opens.
 MISTAKES = re.compile(
     r"authentication|no password|does not exist|pg_hba|ermission denied|not permitted|certificate|invalid|unrecognized"
@@ -42,7 +41,7 @@ FETCHED = 1_000  # rows of a stream at a time
 NO_ZERO = "\ufffd".encode()
 _INT, _TEXT, _BYTES, _UNKNOWN = 20, 25, 17, 0
 _TYPES = {int: _INT, bool: _INT, bytes: _BYTES, type(None): _UNKNOWN}
-_OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_OK = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COPY_IN)
 
 
 class ServerError(Exception):
@@ -51,11 +50,12 @@ class ServerError(Exception):
     def __init__(self, state: str, message: str) -> None:
         super().__init__(message)
         self.state = state  # https://www.postgresql.org/docs/current/errcodes-appendix.html
-        self.statement = ""  # known only of those without values
 
 
 class Away(Exception):
     """There is no server, or it does not answer. What became of a commit that was under way is not known."""
+
+    state = ""  # has none, unlike a ServerError
 
 
 class Silent(Away):
@@ -122,19 +122,13 @@ class Connection:
 
     def run(self, text: str, *, within: float | None = None) -> Rows:
         """Several statements in one journey to the server, without values; the result of the last one."""
-        try:
-            return self._sent(self._pg.send_query, text.encode(), within=within)
-        except ServerError as error:
-            error.statement = text
-            raise
+        return self._sent(self._pg.send_query, text.encode(), within=within)
 
-    def stream(self, statement: str, values: Any = ()) -> Iterable[tuple[Any, ...]]:
+    def stream(self, statement: str, values: Any = ()) -> Iterator[tuple[Any, ...]]:
         """The rows come a thousand at a time. Without a transaction all at once: a cursor lives in one."""
         if not self.in_transaction:
-            return self.execute(statement, values)
-        return self._fetched(statement, values)
-
-    def _fetched(self, statement: str, values: Any) -> Iterator[tuple[Any, ...]]:
+            yield from self.execute(statement, values)
+            return
         self._streams += 1
         name = f"stream{self._streams}"
         self.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {statement}", values)
@@ -214,21 +208,18 @@ class Connection:
         return rows
 
     def _result(self, seconds: float) -> PGresult:
-        """That of the last statement; raises the error of the first that failed."""
+        """That of the last statement, or of the one that failed: the server runs none behind it."""
         last: PGresult | None = None
         until = time.monotonic() + seconds
         self._flush(until)
-        while True:
+        while last is None or last.status != pq.ExecStatus.COPY_IN:
             while self._pg.is_busy():
                 self._wait(self._poll, until)
                 self._pg.consume_input()
             result = self._pg.get_result()
             if result is None:
                 break
-            if result.status == pq.ExecStatus.COPY_IN:
-                return result
-            if last is None or last.status in _OK:
-                last = result
+            last = result
         if last is None or last.status not in _OK:
             raise self._error(last)
         return last
@@ -267,7 +258,7 @@ class Connection:
 
 def _connected(conninfo: Conninfo) -> PGconn:
     """To the first address that takes it. libpq by itself would let no other thread run while it waits."""
-    options = _options(DEFAULTS) | _options(conninfo)
+    options = DEFAULTS | _options(conninfo)
     problems = []
     for attempt, until in _attempts(options, time.monotonic() + SILENCE):
         pg = pq.PGconn.connect_start(attempt.encode())
@@ -360,29 +351,19 @@ def _encoded(value: Any) -> bytes | None:
     return b"\\x%s" % value.hex().encode() if isinstance(value, bytes) else b"%d" % value
 
 
-_COPY = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_TABLE = str.maketrans(_COPY)
-
-
 def _copied(value: Any) -> bytes:
-    if value is None:
+    """As a row of COPY has it. A zero byte stays, so that the server refuses it."""
+    text = value.encode() if isinstance(value, str) else _encoded(value)
+    if text is None:
         return b"\\N"
-    if isinstance(value, str):
-        return value.translate(_TABLE).encode()
-    return b"\\\\x" + value.hex().encode() if isinstance(value, bytes) else b"%d" % value
+    return text.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r").replace(b"\t", b"\\t")
 
 
 class _Adaption:
-    """How values of the server are read: SQLite has no booleans, they are 0 and 1; and a sum of numbers is one."""
+    """How values of the server are read: as psycopg does, but for a sum, which is a number. A boolean is one for Python."""
 
     connection = None
     adapters = AdaptersMap(psycopg.adapters)
 
 
-class _Boolean(Loader):
-    def load(self, data: Buffer) -> int:
-        return int(data == b"t")
-
-
-_Adaption.adapters.register_loader("bool", _Boolean)
 _Adaption.adapters.register_loader("numeric", IntLoader)

@@ -2,13 +2,10 @@
 
 import time
 from threading import Event
-from typing import TYPE_CHECKING
 
 from usersctl.store.database_file import APPLICATION_ID
 from usersctl.store.postgres.dialect import OUTBOX
-
-if TYPE_CHECKING:
-    from usersctl.store.postgres.driver import Connection
+from usersctl.store.postgres.driver import Connection
 
 NUMBERS = 2**31  # of locks; before its number, each has that of this program
 SILENCE = 3.0  # seconds, after which the server counts as gone, and the locks as lost
@@ -18,7 +15,7 @@ STEP = 0.25  # seconds: for so long a stop is not noticed, nor that the server i
 class ServerLocks:
     look_every = 1.0  # it hears of emails: see `hear`
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def take(self, number: int) -> bool:

@@ -8,11 +8,10 @@ from usersctl.store.checks import check_on_server
 from usersctl.store.content import tables
 from usersctl.store.postgres import dialect
 from usersctl.store.postgres.driver import Connection, ServerError
-from usersctl.store.postgres.transaction import HOME, PostgresTransaction
+from usersctl.store.postgres.transaction import HOME, PostgresTransaction, of_ours, our_tables
 from usersctl.store.upgrade import COUNTED
 
 NEW = "usersctl_new"  # the schema in which they are made
-_NAMES = ("installation", *tables())
 _EXTENSION, _INDEX = dialect.SEARCH
 
 
@@ -20,6 +19,7 @@ class NewTables:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._run = connection.run
+        self._names = our_tables()
         self._tx = PostgresTransaction(connection)
         home = self._run(f"SELECT quote_ident(nspname), oid FROM pg_namespace WHERE oid = {HOME}").fetchone()
         if home is None:
@@ -46,8 +46,7 @@ class NewTables:
 
     def _refuse_dependents(self) -> None:
         """Views and foreign keys of others, which would keep the old tables from being dropped at the end."""
-        names = ", ".join(f"'{name}'" for name in _NAMES)
-        ours = f"SELECT oid FROM pg_class WHERE relnamespace = {self._home_oid} AND relname IN ({names})"
+        ours = f"SELECT oid FROM pg_class WHERE {of_ours()}"
         found = self._run(
             "SELECT CAST(CAST(ev_class AS REGCLASS) AS TEXT) FROM pg_rewrite JOIN pg_depend ON objid = pg_rewrite.oid"
             " WHERE classid = CAST('pg_rewrite' AS REGCLASS) AND refclassid = CAST('pg_class' AS REGCLASS)"
@@ -84,7 +83,7 @@ class NewTables:
     def complete(self, last_ids: dict[str, int]) -> PostgresTransaction:
         self._make("CREATE")  # and not the rows with which a database begins
         self._run(_INDEX)
-        self._run(f"ANALYZE {', '.join(_NAMES)}")
+        self._run(f"ANALYZE {', '.join(self._names)}")
         self._tx.give_no_ids_up_to(last_ids)
         return self._tx
 
@@ -93,8 +92,8 @@ class NewTables:
 
     def finish(self) -> None:
         """From here to the commit, readers of the old tables wait."""
-        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self.home}.{name}' for name in _NAMES)}")
-        for name in _NAMES:
+        self._run(f"DROP TABLE IF EXISTS {', '.join(f'{self.home}.{name}' for name in self._names)}")
+        for name in self._names:
             self._run(f"ALTER TABLE {NEW}.{name} SET SCHEMA {self.home}")
             self._give("TABLE", name)
         for (name,) in self._run(

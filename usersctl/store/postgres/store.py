@@ -11,19 +11,19 @@ from usersctl.clock import Clock
 from usersctl.errors import Busy, Referred, ServerAway, StoreUnusable, Taken, UsersError
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
-from usersctl.store.content import pour, tables
+from usersctl.store.content import pour
 from usersctl.store.database_file import NOT_OURS, VERSION, Migrated, in_name, moved, newer
 from usersctl.store.new_file import new_file
 from usersctl.store.postgres import dialect
-from usersctl.store.postgres.locks import ServerLocks
-from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction
 from usersctl.store.progress import Progress, unwatched
 from usersctl.store.store import PATIENCE_WHILE_HELD, Store
 from usersctl.store.transaction import Transaction
 
 try:
     from usersctl.store.postgres.driver import MISTAKES, REFUSAL, SLOW, Away, Connection, ServerError, Silent
+    from usersctl.store.postgres.locks import ServerLocks
     from usersctl.store.postgres.new_tables import NewTables
+    from usersctl.store.postgres.transaction import APPLICATION, HOME, PostgresTransaction, our_tables
 except ImportError:
     hint = "install it with: pip install 'psycopg[binary]'"
     raise StoreUnusable("A database on a PostgreSQL server needs psycopg", hint=hint) from None
@@ -45,7 +45,6 @@ _PROBLEMS = {  # by state, or by the class with which it begins
     "42501": "does not let this user do that",
     "42P01": "is not whole",
     "42703": "is not whole",
-    "25006": "is read-only",
     "2BP01": "has something of others that depends on its tables",
     "42P06": "has a schema of the name that new tables need",
     "3F000": "has no schema for the tables: see search_path",
@@ -61,7 +60,8 @@ _HINTS = {
     "57014": _LOCKED,
     "42P01": _ANOTHER,
     "42703": _ANOTHER,
-    "42501": "use the role of the daemons, which owns the tables, or make this one its member: GRANT owner TO role",
+    "42501": "to make tables, let the role own the database: ALTER DATABASE name OWNER TO role; else use the role of the daemons,"
+    " which owns the tables, or make this one its member: GRANT owner TO role",
     "2BP01": "drop it, and make it again afterwards",
     "42P06": "drop that schema, or give it another name",
 }
@@ -100,7 +100,6 @@ class PostgresStore(Store):
     def __init__(self, conninfo: Conninfo, *, read_only: bool, clock: Clock) -> None:
         super().__init__(conninfo, read_only=read_only, clock=clock)
         self._conninfo = conninfo
-        self._was_connected = False
         self._lost = NEVER  # when a connection was lost: all older ones are made anew
         self._silent, self._reason = NEVER, ""  # when the server did not answer, and why
 
@@ -108,8 +107,6 @@ class PostgresStore(Store):
         try:
             super()._bring_up_to_date(create=create)
         except ServerAway:
-            if not self._was_connected:
-                raise
             # A process that upgrades the database ends the connections of those that wait for it: they look again.
             super()._bring_up_to_date(create=create)
 
@@ -270,7 +267,7 @@ class PostgresStore(Store):
             yield NewTables(self._connection())
 
     def _refuse_content(self, tx: Transaction) -> None:
-        present, problem = tx.parts().intersection(("installation", *tables())), ""
+        present, problem = tx.parts().intersection(our_tables()), ""
         if present and "installation" not in present:
             problem = f"has tables of another application: {', '.join(sorted(present))}"
         elif present and (tx.count_rows("users") or tx.count_rows("audit")):
@@ -311,7 +308,6 @@ class PostgresStore(Store):
             return connection
         self._forget()
         connection = self._opened()
-        self._was_connected = True
         self._keep(connection)
         if self.opens_late:
             self.open(create=True)
@@ -360,10 +356,7 @@ class PostgresStore(Store):
         problem = _PROBLEMS.get(error.state) or _PROBLEMS.get(error.state[:2])
         if problem is None:
             raise error
-        hint = _HINTS.get(error.state)
-        if error.state == "42501" and error.statement.startswith("CREATE "):
-            hint = "let the role create there: make it the owner, as by ALTER DATABASE name OWNER TO role"
-        return StoreUnusable(f"{self.name} {problem} ({error})", hint=hint)
+        return StoreUnusable(f"{self.name} {problem} ({error})", hint=_HINTS.get(error.state))
 
     def _away(self, error: ServerError | Away) -> UsersError:
         if isinstance(error, Silent):
@@ -373,18 +366,17 @@ class PostgresStore(Store):
         if isinstance(error, Away) and MISTAKES.search(str(error)):
             hint = "check `database` of the configuration, and the roles and databases of the server"
             return StoreUnusable(f"{self.name} cannot be used: {error}", hint=hint)
+        problem = "is away"
+        hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         if isinstance(error, Away) and REFUSAL.search(str(error)):
+            problem = "refuses the connection"
             hint = "see the limits, the roles and the log of the server; a daemon goes on by itself when it is let in"
-            return ServerAway(f"{self.name} refuses the connection: {error}", hint=hint)
-        state = getattr(error, "state", "")
-        if state == "25006" or _READ_ONLY.search(str(error)):
+        elif error.state == "25006" or _READ_ONLY.search(str(error)):
+            problem = "is read-only"
             hint = (
                 "name the primary, if this is a standby; else see default_transaction_read_only of the database and the"
                 " role; a daemon goes on by itself when it may write"
             )
-            return ServerAway(f"{self.name} {_PROBLEMS['25006']}: {error}", hint=hint)
-        problem = _PROBLEMS.get(state, "is away")
-        hint = "check host and port of `database`, or start the server; a daemon goes on by itself when it is back"
         return ServerAway(f"{self.name} {problem}: {error}", hint=hint)
 
 

@@ -8,6 +8,7 @@ from usersctl.errors import StoreUnusable
 from usersctl.store.content import tables
 from usersctl.store.inspection import Server
 from usersctl.store.postgres import dialect
+from usersctl.store.postgres.driver import ServerError
 from usersctl.store.transaction import Transaction
 from usersctl.store.user_search import FEW, pattern
 
@@ -25,6 +26,17 @@ _HOLDS_BEHIND = (
     "substr(search_text, 3) LIKE ? ESCAPE '\\'"  # as the index has it; a line end stands before the name
 )
 _BEGINS = "name_folded LIKE ? ESCAPE '\\'"
+
+
+def our_tables() -> tuple[str, ...]:
+    """Those of other applications may stand beside them."""
+    return ("installation", *tables())
+
+
+def of_ours() -> str:
+    """The condition for their rows in pg_class."""
+    names = ", ".join(f"'{name}'" for name in our_tables())
+    return f"relnamespace = {HOME} AND relname IN ({names})"
 
 
 class PostgresTransaction(Transaction):
@@ -104,7 +116,7 @@ class PostgresTransaction(Transaction):
         found = self._run(
             "SELECT DISTINCT pid, usename, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
             " JOIN pg_class ON pg_class.oid = relation WHERE granted AND pid <> pg_backend_pid()"
-            f" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relnamespace = {HOME}"
+            f" AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND {of_ours()}"
         )
         return [f"process {process} of {role} ({program})" for process, role, program in found]
 
@@ -121,8 +133,7 @@ class PostgresTransaction(Transaction):
             f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
             f" CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege({HOME}, 'CREATE')"
             " AND has_database_privilege(current_database(), 'CREATE'),"
-            f" (SELECT count(*) FROM pg_class WHERE relnamespace = {HOME} AND relkind = 'r'"
-            " AND NOT pg_has_role(relowner, 'USAGE')),"
+            f" (SELECT count(*) FROM pg_class WHERE {of_ours()} AND NOT pg_has_role(relowner, 'USAGE')),"
             " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
@@ -146,7 +157,7 @@ class PostgresTransaction(Transaction):
         given = self._run(
             "SELECT relname, pg_sequence_last_value(CAST(pg_get_serial_sequence(relname, 'id') AS REGCLASS))"
             " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
-            f" WHERE attidentity <> '' AND relnamespace = {HOME}"
+            f" WHERE attidentity <> '' AND {of_ours()}"
         )
         # A row that came with its id did not move the sequence.
         last = {
@@ -167,8 +178,6 @@ class PostgresTransaction(Transaction):
     def end_other_connections(self, installation: str = "installation") -> None:
         """Those of this service, also of changes that wait for this one. A new connection waits for the end of this
         transaction before it reads the version or the mark."""
-        from usersctl.store.postgres.driver import ServerError  # late: it needs psycopg
-
         self._connection.run(f"LOCK TABLE {installation} IN ACCESS EXCLUSIVE MODE")
         try:
             self._run(
