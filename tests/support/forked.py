@@ -80,15 +80,22 @@ class Forks:
         return Forked(report)
 
     def run(
-        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdin: bytes,
+        timeout: float,
+        stderr: int | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Does what subprocess.run does with pipes."""
+        """Does what subprocess.run does with pipes. `stderr`: a descriptor in the place of one."""
         (their_stdin, our_stdin), (our_stdout, their_stdout), (our_stderr, their_stderr) = (
             os.pipe() for _ in range(3)
         )
-        streams = their_stdin, their_stdout, their_stderr
+        streams = their_stdin, their_stdout, their_stderr if stderr is None else stderr
         process = self.start(words, env=env, cwd=cwd, streams=streams)
-        for descriptor in streams:
+        for descriptor in (their_stdin, their_stdout, their_stderr):
             os.close(descriptor)
         with ThreadPoolExecutor(3) as pool:
             pool.submit(_write, our_stdin, stdin)
