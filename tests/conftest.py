@@ -79,7 +79,8 @@ def _begin_to_collect_elsewhere(
     """Each worker begins at another file, so that it finds most files as the others have left them: pytest rewrites the
     assertions of a new or changed file, which takes longer than all else of collecting, and keeps the result."""
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        files = sorted(map(str, TESTS.rglob("test_*.py")))
+        patterns = config.getini("python_files")
+        files = sorted({str(file) for pattern in patterns for file in TESTS.rglob(pattern)})
         first = int(workerid.removeprefix("gw")) % workercount * len(files) // workercount
         config.args = files[first:] + files[:first]
 
