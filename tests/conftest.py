@@ -61,7 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not _tests_are_chosen(config):
         config.option.markexpr = "not slow"
-    if not hasattr(config, "workerinput"):  # the workers use what this process begins
+    if hasattr(config, "workerinput"):
+        _begin_to_collect_elsewhere(config, **config.workerinput)
+    else:  # the workers use what this process begins
         keep_folders_in_memory()
         postgres.begin(whole=config.getoption("postgres"))
 
@@ -69,6 +71,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def _tests_are_chosen(config: pytest.Config) -> bool:
     named, option = config.args_source is not pytest.Config.ArgsSource.TESTPATHS, config.option
     return bool(named or option.all or option.markexpr or option.keyword or config.getoption("lf", False))
+
+
+def _begin_to_collect_elsewhere(
+    config: pytest.Config, *, workerid: str, workercount: int, **_others: object
+) -> None:
+    """Each worker begins at another file, so that it finds most files as the others have left them: pytest rewrites the
+    assertions of a new or changed file, which takes longer than all else of collecting, and keeps the result."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        patterns = config.getini("python_files")
+        files = sorted({str(file) for pattern in patterns for file in TESTS.rglob(pattern)})
+        first = int(workerid.removeprefix("gw")) % workercount * len(files) // workercount
+        config.args = files[first:] + files[:first]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -86,6 +100,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as fast what neither runs the command, is slow, measures time nor is in a folder of thorough tests. Tests of
     SQLite's files are left out with --postgres."""
@@ -98,8 +113,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_slow = item.get_closest_marker("slow") or item.get_closest_marker("alone")
         if not (runs_the_command or is_slow or item.path.parent.name in THOROUGH_FOLDERS):
             item.add_marker(pytest.mark.fast)
-    # Those that run alone come first, at one worker: later each would wait for a long test, and all others with it.
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    # In one order, wherever collecting began. Those that run alone come first, at one worker: later each would wait for a
+    # long test, and all others with it.
+    items.sort(key=lambda item: (item.get_closest_marker("alone") is None, str(item.path)))
 
 
 @pytest.hookimpl(wrapper=True)

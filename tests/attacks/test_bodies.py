@@ -241,7 +241,7 @@ def test_json_with_other_valid_headers_is_accepted(open_site: Site, media: str) 
 )
 def test_a_compressed_body_is_refused(open_site: Site, encoding: str) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
-    for raw in (login_body(), gzip.compress(login_body()), gzip.compress(b" " * 50_000_000)[:60_000]):
+    for raw in (login_body(), gzip.compress(login_body()), gzip.compress(b" " * 10_000_000, 1)):
         assert open_site.client().post("/api/users/session", raw=raw, headers=headers).status == 415
 
 

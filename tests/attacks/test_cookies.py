@@ -250,7 +250,9 @@ def test_a_token_in_a_query_is_not_written_down(site: Site, token: str) -> None:
         f"/x?{'a=1&' * 60}token={token}", f"/x?password={token}&state={token}&code={token}", f"/x?next=http://h/#id_token={token}",
         f"/confirm-email?email=ada@example.com&token={token}", f"/x?token[]={token}", f"/x?auth_token={token}", f"/x?reset_token={token}",
     ):  # fmt: skip
+        lines = len(site.log)
         nobody.get(path)
+        assert len(site.log) > lines, path
         assert token not in site.stream.getvalue(), path
     nobody.get(
         "/api/users/me",

@@ -186,5 +186,6 @@ def test_the_cookie_of_a_device_is_not_logged(unlimited: Site) -> None:
     fail(device, ada, 11)
     for path in ("/", "/api/users/me", "/login", "/nowhere"):
         device.get(path)
+        assert site.log[-1]["path"] == path
     assert cookie.rpartition(".")[2] not in site.stream.getvalue()
     assert cookie.split("~")[1] not in site.stream.getvalue()

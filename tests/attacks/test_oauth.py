@@ -131,11 +131,16 @@ def test_no_request_header_changes_the_redirect_uri(site: OAuthSite, browser: Br
     assert location.startswith(site.provider.issuer + "/authorize?")
 
 
-def test_absolute_and_doubled_paths_reach_the_same_callback(site: OAuthSite) -> None:
-    for target in (f"http://evil.example{GO}", f"//evil.example{GO}", f"/evil.example/..{GO}"):
+def test_absolute_and_doubled_paths_start_no_sign_in(site: OAuthSite) -> None:
+    for target, status, location in (
+        (f"http://evil.example{GO}", b"400", b""),
+        (f"//evil.example{GO}", b"302", f"/login?redirect=/evil.example{GO}".encode()),
+        (f"/evil.example/..{GO}", b"302", f"/login?redirect=/evil.example/..{GO}".encode()),
+    ):
         answer = site.site.raw(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        assert b"Location: http://evil" not in answer
-        assert b"oauth_" not in answer
+        assert answer.split()[1] == status, answer
+        assert answer.partition(b"\r\nLocation: ")[2].partition(b"\r\n")[0] == location
+        assert b"Set-Cookie" not in answer, target
 
 
 # --- script ---

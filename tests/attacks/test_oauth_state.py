@@ -81,7 +81,7 @@ def test_a_code_of_another_person_is_refused(site: OAuthSite, browser: Browser) 
 def test_a_callback_works_once(site: OAuthSite, browser: Browser) -> None:
     back = browser.consent(browser.set_out(), "1001")
     cookies = dict(browser.client.cookies)
-    browser.callback(back)
+    assert browser.callback(back).header("Location") == "/"
     again = site.browser()
     again.client.cookies = cookies  # even for a client that kept the cookie
     assert error_of(again.callback(back)) == "oauth_failed"

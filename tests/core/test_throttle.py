@@ -110,6 +110,7 @@ def test_a_success_clears_the_count(service: Service, add: Callable[..., User]) 
     for _ in range(3):
         for _ in range(9):
             guess(service)
+        assert failures(service, user) == 9
         service.sessions.login(ADA, PASSWORD)
         assert failures(service, user) == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD
-from support.factors import add_authenticator_apps
+from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
 from support.postbox import last_link, link_in, sent
 from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
@@ -865,6 +865,12 @@ def test_a_new_address_of_an_account_with_a_factor_needs_a_fresh_proof_by_it(
 @pytest.mark.usefixtures("ada")
 def test_deleting_a_user_removes_all_factors(site: Site) -> None:
     second_step(site.client())
+    with site.service.store.write() as tx:
+        tx.begin_totp(1, 1, b"sealed", timedelta(hours=1))
+        store_passkey(tx, 1, "of ada")
+    tables = ("totp_secrets", "passkeys", "recovery_codes", "pending_sign_ins", "totp_enrolments")
+    rows = {table: query(site.service, f"SELECT * FROM {table}") for table in tables}  # noqa: S608 - a constant
+    assert all(rows.values()), rows
     site.service.accounts.delete([1], by=OPERATOR)
-    for table in ("totp_secrets", "recovery_codes", "pending_sign_ins", "totp_enrolments"):
+    for table in tables:
         assert query(site.service, f"SELECT * FROM {table}") == [], table  # noqa: S608 - a constant

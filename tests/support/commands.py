@@ -164,18 +164,19 @@ class Command:
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
         stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: IO[bytes] | None = None,
     ) -> Result:
+        """`stderr`: a file in the place of a pipe."""
         words = tuple(map(os.fsdecode, words))
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
         place: Any = {"env": self.env | (env or {}), "cwd": cwd or self.folder, "timeout": TIME_LIMIT}
         if stdout == subprocess.PIPE and forks().can_run(words, place["env"]):
-            done = forks().run(words, stdin=stdin, **place)
+            done = forks().run(words, stdin=stdin, stderr=stderr and stderr.fileno(), **place)
         else:
             start = [sys.executable, "-m", "usersctl", *words]
-            done = subprocess.run(
-                start, input=stdin, stdout=stdout, stderr=subprocess.PIPE, check=False, **place
-            )
-        result = Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
+            streams: Any = {"input": stdin, "stdout": stdout, "stderr": stderr or subprocess.PIPE}
+            done = subprocess.run(start, check=False, **streams, **place)
+        result = Result(done.returncode, (done.stdout or b"").decode(), (done.stderr or b"").decode())
         if "--debug" not in words:
             assert "Traceback" not in result.stdout + result.stderr, result
         return result

@@ -7,6 +7,7 @@ streams and an exit code of its own; tests of how it starts and is interrupted s
 import atexit
 import fcntl
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -18,7 +19,7 @@ import sys
 import termios
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -79,15 +80,22 @@ class Forks:
         return Forked(report)
 
     def run(
-        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdin: bytes,
+        timeout: float,
+        stderr: int | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Does what subprocess.run does with pipes."""
+        """Does what subprocess.run does with pipes. `stderr`: a descriptor in the place of one."""
         (their_stdin, our_stdin), (our_stdout, their_stdout), (our_stderr, their_stderr) = (
             os.pipe() for _ in range(3)
         )
-        streams = their_stdin, their_stdout, their_stderr
+        streams = their_stdin, their_stdout, their_stderr if stderr is None else stderr
         process = self.start(words, env=env, cwd=cwd, streams=streams)
-        for descriptor in streams:
+        for descriptor in (their_stdin, their_stdout, their_stderr):
             os.close(descriptor)
         with ThreadPoolExecutor(3) as pool:
             pool.submit(_write, our_stdin, stdin)
@@ -184,7 +192,10 @@ def _import_all() -> None:
                 import_module(module.name)
     for name in IMPORTED_LATE:
         import_module(name)
-    usersctl.cli.tree.command_tree()  # a first call compiles patterns and fills caches
+    # The trees are kept, as they are in a pipe: to describe a command to Typer takes longer than to run it.
+    with redirect_stdout(io.StringIO()):
+        for name in (None, *usersctl.cli.tree._first_words()):
+            usersctl.cli.tree.command_tree(name)
     gc.freeze()  # so that a collection in a forked process does not copy the memory of all modules
 
 
@@ -215,8 +226,10 @@ def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
     if request["terminal"]:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    os.environ.clear()
-    os.environ.update(request["env"])
+        import_module("usersctl.cli.tree").command_tree.cache_clear()  # its width says how help is drawn
+    for name in os.environ.keys() - request["env"].keys():
+        del os.environ[name]
+    os.environ.update(request["env"].items() - os.environ.items())
     os.chdir(request["cwd"])
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["words"]

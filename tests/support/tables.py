@@ -28,8 +28,11 @@ def query(service: Service, sql: str, *values: object) -> list[tuple[Any, ...]]:
 
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables, at one moment."""
-    tables = columns(service)
+    statement = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+    if isinstance(service.store.database, Conninfo):
+        statement = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
     with service.store.read() as tx:
+        tables = [name for (name,) in tx._run(statement).fetchall()]
         return {name: sorted(tx._run(f"SELECT * FROM {name}").fetchall(), key=repr) for name in tables}  # noqa: S608 - our own tables
 
 

@@ -111,6 +111,7 @@ def is_branded(settings: Settings) -> bool:
     return settings.accent is not None or settings.stylesheet is not None
 
 
+@cache
 def _lean(name: str) -> bytes:
     """Without indentation, comments and, in a style sheet, blanks that say nothing. The lines stay, so that line numbers
     in a browser are those of the file."""
