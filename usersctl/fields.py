@@ -119,7 +119,7 @@ def newcomer(email: str, name: str, role: str = Role.USER) -> Newcomer:
 
 def is_web_address(text: str) -> bool:
     """For pictures, which other programs show: their addresses must not be scripts."""
-    return text.startswith(("https://", "http://"))
+    return text[:8].lower().startswith(("https://", "http://"))
 
 
 def whole_number(text: str) -> int | None:

@@ -230,6 +230,11 @@ def test_a_file_without_accounts_is_refused(
     assert usersctl.emails() == []
 
 
+def test_the_scheme_of_a_picture_in_a_file_may_be_in_capitals(usersctl: Command) -> None:
+    usersctl.ok("import", "-", stdin="email,profile_picture\na@example.com,HTTPS://x.example/a.png\n")
+    assert usersctl.ok("show", "a@example.com", "--json").json["profile_picture"] == "HTTPS://x.example/a.png"
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_an_endless_line_in_a_file_is_refused(usersctl: Command, form: str) -> None:
     # Limited memory, so that a command that reads on does not take the machine's.

@@ -329,7 +329,12 @@ def test_an_invalid_picture_is_not_stored(service: Service, picture: str | None)
 
 
 @pytest.mark.parametrize(
-    "picture", ["http://pictures.example/a.png?s=96&c=1", "https://p.example/" + "x" * 1900]
+    "picture",
+    [
+        "http://pictures.example/a.png?s=96&c=1",
+        "HTTPS://pictures.example/a.png",
+        "https://p.example/" + "x" * 1900,
+    ],
 )
 def test_a_picture_is_any_web_address_under_two_kilobytes(service: Service, picture: str) -> None:
     assert signs_in(service, picture=picture).profile_picture == picture

@@ -293,5 +293,5 @@ def _name(text: str | None) -> str:
 
 
 def _picture(url: str | None) -> str | None:
-    usable = url is not None and len(url) < MAX_PICTURE and re.fullmatch(r"https?://[!-~]+", url)
+    usable = url is not None and len(url) < MAX_PICTURE and re.fullmatch(r"(?i:https?)://[!-~]+", url)
     return url if usable else None
