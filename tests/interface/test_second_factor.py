@@ -3,13 +3,13 @@
 import base64
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD
-from support.factors import add_authenticator_apps
+from support.factors import SEED, add_authenticator_apps
 from support.fakes import FakeClock
 from support.postbox import last_link, link_in, sent
 from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
@@ -17,6 +17,8 @@ from support.tables import audit, query, written
 from support.web import Client, Site
 
 from usersctl.clock import stamp
+from usersctl.factors import totp
+from usersctl.factors.totp import matching_step
 from usersctl.service import Service
 from usersd.cookies import DEVICE_PATTERN
 
@@ -97,6 +99,37 @@ def test_an_enrolment_that_has_ended_does_not_set_the_app_up_again(ada: tuple[Cl
         400,
         "Begin again: no authenticator app waits for its first code",
     )
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "message"),
+    [
+        ("begun anew", "Begin again: no authenticator app waits for its first code"),
+        ("another set up", "An authenticator app is set up already: remove it first"),
+    ],
+)
+def test_of_two_apps_that_are_set_up_at_once_only_the_latest_begun_and_the_first_confirmed_counts(
+    site: Site, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, meanwhile: str, message: str
+) -> None:
+    user = site.add()
+    client = site.signed_in(user)
+    phone = Phone(base64.b32decode(client.post("/api/users/me/totp").json["secret"]), clock)
+
+    def checked_slowly(secret: bytes, code: str, now: datetime) -> int | None:
+        monkeypatch.undo()
+        if meanwhile == "begun anew":
+            client.post("/api/users/me/totp")
+        else:
+            add_authenticator_apps(site.service, user.id)
+            proof = {"code": Phone(SEED, clock).code()}
+            assert client.post("/api/users/session/confirm", proof).status == 200
+        return matching_step(secret, code, now)
+
+    monkeypatch.setattr(totp, "matching_step", checked_slowly)
+    reply = client.post("/api/users/me/totp/confirm", {"code": phone.code()})
+    assert (reply.status, reply.message) == (400, message)
+    assert client.get("/api/users/me/factors").json["recoveryCodes"] == 0
+    assert "factor-add" not in [row.action for row in audit(site.service)]
 
 
 def test_an_app_is_set_up_once(ada: tuple[Client, Phone]) -> None:
