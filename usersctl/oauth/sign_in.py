@@ -102,9 +102,7 @@ class OAuthSignIn(NamedTuple):
         with self.store.write() as tx:
             admit(tx, by)
             require_fresh(tx, by)  # again: it took a while, and the account may have got a second factor
-            user = tx.user(user_id)
-            if user is None or not user.active:
-                raise refused("the account is gone, or inactive")
+            user = tx.existing_user(user_id)
             if self._is_of_another(tx, user, email, profile):
                 raise refused("this provider account is another user's", detail=OF_ANOTHER_USER)
             former = self._former(tx, user)
