@@ -895,6 +895,23 @@ def test_a_new_address_of_an_account_with_a_factor_needs_a_fresh_proof_by_it(
     assert client.post("/api/users/me/email", proof).json["message"] == "Email changed"
 
 
+def test_the_page_of_a_new_address_asks_for_a_factor_of_the_account_that_the_link_is_of(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client, _ = ada
+    client.patch("/api/users/me", {"email": "new@example.com"})
+    link = last_link(site.service, "new@example.com")
+    path = f"{link.path}?token={link.token}&email={link.email}"
+    other = with_phone(site, clock, "grace")[0]
+    for browser, page, asked in (
+        (client, path, True),
+        (other, path, False),  # who is asked for the password of the account
+        (client, f"{link.path}?token=none&email={link.email}", True),
+    ):
+        html = browser.get(page).body.decode()
+        assert ('id="proof-code"' in html, 'id="password"' in html) == (asked, not asked), page
+
+
 @pytest.mark.usefixtures("ada")
 def test_deleting_a_user_removes_all_factors(site: Site) -> None:
     second_step(site.client())
