@@ -67,6 +67,28 @@ def test_failed_logins_count_on_the_account_whichever_of_its_addresses_is_used(
     assert site.site.client().login("ada@example.com", "wrong").status == 429
 
 
+def test_the_password_that_proves_an_address_ends_the_failed_logins_before_it(site: OAuthSite) -> None:
+    add(site)
+    assert claim(sign_in(site, "ada@example.com"), "new@example.com").status == 200
+    (link,) = links(site, "new@example.com", "/confirm-new-email")
+    for _ in range(9):
+        assert refused(site, "ada@example.com", "wrong")
+    assert prove(site, link).status == 200
+    for _ in range(10):
+        assert refused(site, "new@example.com", "wrong")
+    assert site.site.client().login("new@example.com", "wrong").status == 429
+
+
+def test_no_claim_is_taken_back_twice(site: OAuthSite) -> None:
+    add(site)
+    ada = sign_in(site, "ada@example.com")
+    assert claim(ada, "new@example.com").status == 200
+    assert ada.delete("/api/users/me/email").status == 200
+    told = subjects(site, "ada@example.com"), audit(site)
+    assert ada.delete("/api/users/me/email").status == 200
+    assert (subjects(site, "ada@example.com"), audit(site)) == told
+
+
 def test_an_expired_claim_is_cleared_and_its_owner_told(site: OAuthSite, clock: FakeClock) -> None:
     add(site)
     ada = sign_in(site, "ada@example.com", PASSWORD)
