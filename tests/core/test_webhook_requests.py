@@ -266,8 +266,23 @@ def test_the_status_of_the_answer_counts(said: bytes, expected: Answer) -> None:
     ],
 )
 def test_garbage_is_no_answer(said: bytes) -> None:
-    with raw_receiver(answering(said)) as port, pytest.raises(NotDelivered):
+    with raw_receiver(answering(said)) as port, pytest.raises(NotDelivered, match="the answer is no HTTP"):
         post(port)
+
+
+def test_an_answer_counts_when_its_head_ends_whatever_comes_in_pieces_or_stays_open() -> None:
+    parts = (b"HTTP/1.1 100 Continue\r\n", b"\r\nHTTP/1.1 20", b"4\r\nA: b\r\n", b"\r\n")
+    over = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        answering(*parts, pause=0.05)(connection)
+        over.wait(20)
+
+    with raw_receiver(talk) as port:
+        began = time.monotonic()
+        assert post(port) == Answer(204)
+        assert time.monotonic() - began < 5
+        over.set()
 
 
 def test_no_more_than_4_kb_are_read() -> None:
