@@ -537,6 +537,16 @@ def test_the_query_may_require_a_role(site: Site) -> None:
     assert user.get(VERIFY + "?role=admin").message == "Admin access required"
 
 
+@pytest.mark.parametrize(
+    ("query", "status"), [("?role=admin", 403), ("?group=staff", 403), ("?factors=2", 401), ("", 200)]
+)
+def test_the_query_holds_without_any_rule(make_site: Make, query: str, status: int) -> None:
+    site = make_site(trusted_proxies=HERE)
+    user = site.signed_in(site.add())
+    for headers in (forwarded("/page"), None):
+        assert user.get(VERIFY + query, headers=headers).status == status
+
+
 def test_role_rules_win_over_the_whitelist(site: Site) -> None:
     nobody, user, admin = (
         site.client(),
