@@ -186,6 +186,17 @@ def test_no_visitor_reaches_verify_by_another_spelling_of_its_address(make_site:
     assert ada.get(f"{VERIFY}?role=us%65r", headers=forwarded("/a%20page")).status == 200
 
 
+@pytest.mark.parametrize("name", ["REQUEST_URI", "RAW_URI"])
+@pytest.mark.parametrize(("written", "status"), [(VERIFY, "401"), ("/api/users/auth%2Fverify?x=1", "404")])
+def test_each_server_has_a_name_of_its_own_for_the_address_as_it_is_written(
+    site: Site, name: str, written: str, status: str
+) -> None:
+    statuses: list[str] = []
+    asked = {"REQUEST_METHOD": "GET", "PATH_INFO": VERIFY, "REMOTE_ADDR": "127.0.0.1", name: written}
+    list(site.app(asked, lambda line, _headers: statuses.append(line[:3])))
+    assert statuses == [status]
+
+
 @pytest.mark.parametrize(
     ("name", "header"),
     [
