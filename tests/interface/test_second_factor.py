@@ -418,6 +418,39 @@ def test_what_ends_all_sessions_ends_a_sign_in_that_waits(
     assert client.get(SECOND_STEP).status in (401, 503)
 
 
+@pytest.mark.parametrize("path", [SECOND_STEP, CONFIRM])
+def test_a_right_proof_opens_the_app_that_wrong_codes_closed(
+    site: Site, ada: tuple[Client, Phone], path: str
+) -> None:
+    client, phone = ada
+    for recovery_code in phone.codes[:2]:
+        with site.service.store.write() as tx:
+            for _ in range(99):
+                tx.count_code(1)
+        for proof in ({"code": "12345"}, {"recoveryCode": recovery_code}, {"code": phone.next_code()}):
+            client = second_step(site.client()) if path == SECOND_STEP else client
+            right = proof != {"code": "12345"}
+            assert (client.post(path, proof).status == 200) == right, proof
+
+
+def test_a_right_code_with_the_login_ends_the_count_of_wrong_ones(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    for _ in range(2):
+        with site.service.store.write() as tx:
+            for _ in range(99):
+                tx.count_code(1)
+        assert site.client().login(ADA, PASSWORD, code=ada[1].next_code()).status == 200
+
+
+def test_a_right_proof_in_a_session_ends_the_wait_for_the_wrong_ones(ada: tuple[Client, Phone]) -> None:
+    client, phone = ada
+    for right in ({"code": phone.next_code()}, {"recoveryCode": phone.codes[0]}):
+        for _ in range(9):
+            assert client.post(CONFIRM, {"code": "12345"}).status == 400
+        assert client.post(CONFIRM, right).status == 200
+
+
 def test_a_sign_in_whose_factor_is_removed_meanwhile_begins_anew(
     site: Site, ada: tuple[Client, Phone]
 ) -> None:
