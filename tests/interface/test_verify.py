@@ -157,6 +157,22 @@ def test_an_application_gets_an_authorization_that_is_not_ours(site: Site) -> No
             assert (reply.status, reply.header("Authorization")) == (200, theirs)
 
 
+def test_no_character_that_ends_a_header_is_passed_on(site: Site) -> None:
+    """Servers differ in what they let through."""
+    for name, passed_on in (("HTTP_COOKIE", "Cookie"), ("HTTP_AUTHORIZATION", "Authorization")):
+        for value, is_whole in (
+            ("a=b\xe9\t", True),
+            ("a=b\r\nX: y", False),
+            ("a=\0", False),
+            ("a=\x7f", False),
+        ):
+            headers: list[tuple[str, str]] = []
+            asked = {"REQUEST_METHOD": "GET", "PATH_INFO": VERIFY, "REMOTE_ADDR": "127.0.0.1", name: value}
+            asked |= {"HTTP_X_FORWARDED_URI": "/about"}
+            list(site.app(asked, lambda _status, sent, headers=headers: headers.extend(sent)))
+            assert (passed_on in dict(headers)) == is_whole, (name, value)
+
+
 def test_no_script_reads_cookies_and_passwords_by_verify(make_site: Make) -> None:
     """Only a trusted proxy gets them back."""
     site = make_site(trusted_proxies=(ip_network("127.0.0.2"),))
@@ -1004,6 +1020,18 @@ def test_the_assertion_covers_user_and_request_for_a_minute(site: Site, clock: F
     assert signed == assertion(SECRET, until=until, of=of)
 
 
+@pytest.mark.parametrize(
+    ("target", "host"), [("/page", "proxy.example"), ("https://site.example/page", "site.example")]
+)
+def test_the_assertion_names_the_host_of_the_request_if_the_proxy_names_no_other(
+    site: Site, clock: FakeClock, target: str, host: str
+) -> None:
+    headers = {"X-Original-URL": target, "X-Original-Method": "GET", "Host": "proxy.example"}
+    signed = remote_headers(site.signed_in(site.add("zoe")).get(VERIFY, headers=headers))["Remote-Assertion"]
+    of = ("1", "zoe@example.com", "Zoe", "user", "GET", host, "/page")
+    assert signed == assertion(SECRET, until=int(clock().timestamp()) + 60, of=of)
+
+
 def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: Make, site: Site) -> None:
     client = site.signed_in(site.add())
     for headers in (
@@ -1020,6 +1048,7 @@ def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: M
     without_rules = make_site(assertion_secret=SECRET, trusted_proxies=HERE).client(cookies=client.cookies)
     assert remote_headers(without_rules.get(VERIFY))["Remote-Assertion"] == ""
     assert remote_headers(without_rules.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"]
+    assert remote_headers(without_rules.get(VERIFY, headers=forwarded("/%ff")))["Remote-Assertion"] == ""
     untrusting = make_site(assertion_secret=SECRET).client(cookies=client.cookies)
     assert remote_headers(untrusting.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"] == ""
 
