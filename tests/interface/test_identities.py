@@ -117,6 +117,9 @@ def test_a_provider_that_is_linked_already_is_linked_to_no_other_account_there(
     assert reply.header("Location") == "/account?error=oauth_failed"
     assert [one["email"] for one in browser.client.get(IDENTITIES).json["identities"]] == ["ada@example.com"]
     assert len(sent(site.service)) == before
+    with site.service.store.read() as tx:
+        linked = [row for row in tx.audit_rows() if row.action == "link"]
+    assert [row.details["email"] for row in linked] == ["ada@example.com"]
 
 
 def test_sign_ins_that_wait_for_a_provider_leave_places_for_others(site: OAuthSite) -> None:
