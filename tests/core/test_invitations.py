@@ -23,7 +23,7 @@ from usersctl.errors import (
     Unauthenticated,
 )
 from usersctl.invitations import guest, lifetime_of
-from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, User
+from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, Purpose, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -566,3 +566,11 @@ def test_an_account_that_its_owner_deletes_awaits_no_invitation(service: Service
     undo = last_link(service)
     service.deletion.undo(undo.token, undo.email, by=WEB)
     assert service.accounts.get(user.id).active
+
+
+@pytest.mark.parametrize("purpose", [each for each in Purpose if not each.startswith(Purpose.INVITE)])
+def test_no_other_link_opens_an_invitation(service: Service, purpose: Purpose) -> None:
+    user = invite(service)
+    with service.store.write() as tx:
+        tx.add_one_time_token(digest("another"), purpose, user.id, ADA, timedelta(days=1))
+    assert refusal(service, Link("/accept-invite", "another", ADA)) == "Invalid or expired link"

@@ -312,6 +312,20 @@ def test_an_account_that_was_deactivated_proves_nothing(site: OAuthSite) -> None
     assert state(sign_in(site, "ada@example.com")) == ("ada@example.com", None)
 
 
+def test_the_links_of_a_claim_serve_no_later_one(site: OAuthSite) -> None:
+    """Else an approval that its owner did not use would approve the address of a thief."""
+    ada = provider(site, "1001").client
+    assert claim(ada, "new@example.com").status == 200
+    proof = links(site, "new@example.com", "/confirm-new-email")[-1]
+    approval = links(site, "ada@example.com", "/confirm-new-email")[-1]
+    assert ada.delete("/api/users/me/email").status == 200
+    for later in ("mallory@example.com", "new@example.com"):
+        assert claim(ada, later).status == 200
+        for link in (proof, approval):
+            assert prove(site, link, None).status == 400, (later, link)
+    assert state(ada) == ("ada@example.com", "new@example.com")
+
+
 def test_a_factor_that_is_removed_during_a_proof_does_not_spare_the_password(
     site: OAuthSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
