@@ -443,6 +443,14 @@ def test_a_right_code_with_the_login_ends_the_count_of_wrong_ones(
         assert site.client().login(ADA, PASSWORD, code=ada[1].next_code()).status == 200
 
 
+def test_a_right_password_in_a_session_ends_the_wait_for_the_wrong_ones(site: Site) -> None:
+    client = site.signed_in(site.add())
+    for _ in range(2):
+        for _ in range(9):
+            assert client.post(CONFIRM, {"password": "wrong"}).status == 400
+        assert client.post(CONFIRM, {"password": PASSWORD}).status == 200
+
+
 def test_a_right_proof_in_a_session_ends_the_wait_for_the_wrong_ones(ada: tuple[Client, Phone]) -> None:
     client, phone = ada
     for right in ({"code": phone.next_code()}, {"recoveryCode": phone.codes[0]}):
