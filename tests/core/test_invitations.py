@@ -574,3 +574,25 @@ def test_no_other_link_opens_an_invitation(service: Service, purpose: Purpose) -
     with service.store.write() as tx:
         tx.add_one_time_token(digest("another"), purpose, user.id, ADA, timedelta(days=1))
     assert refusal(service, Link("/accept-invite", "another", ADA)) == "Invalid or expired link"
+
+
+def test_the_newer_invitation_says_what_counts_and_leaves_the_rest(
+    service: Service, clock: FakeClock
+) -> None:
+    for group in ("board", "staff"):
+        service.groups.create(group, by=OPERATOR)
+    for name, groups, expected in (
+        (None, ["staff"], ("", ("staff",))),
+        (None, None, ("", ("staff",))),
+        ("ada", ["board"], ("ada", ("board",))),
+        (None, [], ("ada", ())),
+    ):
+        (user,) = service.invitations.invite([guest(ADA, name, None, groups)], WEEK, by=OPERATOR)
+        for _ in range(2):
+            link = last_link(service, ADA)
+            offer = service.invitations.look(link.token, link.email)
+            assert offer.user is not None
+            known = "" if offer.needs_name else offer.user.name
+            assert (known, service.groups.of(user.id)) == expected, (name, groups)
+            clock.move(hours=2)  # past the limit on emails to one address
+            service.invitations.again([user.id], WEEK, by=OPERATOR)
