@@ -459,6 +459,15 @@ def test_the_provider_gives_a_nameless_invitation_its_name(make_service: Callabl
     assert by_provider(service, name=" Ada\tLovelace ").name == "Ada Lovelace"
 
 
+def test_the_provider_leaves_a_name_that_an_admin_has_given_since(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service()
+    user = invite(service, name=None)
+    service.accounts.update(user.id, name="Dr Lovelace", by=OPERATOR)
+    assert by_provider(service).name == "Dr Lovelace"
+
+
 def test_an_expired_invitation_is_accepted_by_no_provider(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:

@@ -148,7 +148,7 @@ class OAuthSignIn(NamedTuple):
         if invitation.has_expired(tx.now_text):
             return user  # and refused as inactive
         name = user.name
-        if invitation.is_nameless:
+        if invited.needs_name(user, invitation):
             name = _name(profile.name) or name
         return invited.accept(tx, user, by=by, through="provider", name=name)
 
