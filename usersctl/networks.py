@@ -75,7 +75,7 @@ def _normal_range(text: str) -> str:
     if given.ip != network.network_address:
         raise Invalid(f"{problem}; the range is {network}")
     mapped = getattr(network.network_address, "ipv4_mapped", None)
-    if mapped is not None and network.prefixlen >= 96:
+    if mapped is not None:  # so it has 96 bits or more: the last bits before the address of IPv4 are ones
         # Clients at such addresses are compared by their IPv4 address.
         network = ipaddress.ip_network((mapped, network.prefixlen - 96))
     return str(network)

@@ -164,6 +164,19 @@ def test_guesses_with_the_login_count_as_well(site: Site, clock: FakeClock) -> N
     assert statuses == [401] * 80 + [429] * 40
 
 
+def test_a_sign_in_that_waits_buys_no_code_of_an_account_that_is_locked_meanwhile(
+    site: Site, phone: Phone
+) -> None:
+    """Else many that were begun before would buy as many guesses. A shorter wait holds up no first code."""
+    for failures, status in ((79, 200), (80, 429)):
+        client = second_step(site.client())
+        with site.service.store.write() as tx:
+            tx.clear_failures(1)
+            for _ in range(failures):
+                tx.count_failure("user:1", 1)
+        assert finish(client, code=phone.next_code()).status == status
+
+
 def test_guesses_in_a_stolen_session_share_the_twenty_of_known_devices(site: Site, clock: FakeClock) -> None:
     client, _ = with_phone(site, clock)
     statuses = []

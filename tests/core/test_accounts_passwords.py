@@ -9,7 +9,8 @@ from support.accounts import author, change_password
 from support.commands import OPERATOR, PASSWORD
 from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
-from support.tables import plant_link, query
+from support.postbox import link_in
+from support.tables import plant_link, query, store_hash
 
 from usersctl.clock import stamp
 from usersctl.errors import (
@@ -18,7 +19,8 @@ from usersctl.errors import (
     TooMany,
     Unauthenticated,
 )
-from usersctl.models import User
+from usersctl.mail.kinds import CONFIRM_NEW_EMAIL
+from usersctl.models import Actor, User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 
@@ -147,6 +149,36 @@ def test_a_password_that_is_replaced_while_it_is_checked_is_refused(
         ways[way]()
     assert query(service, "SELECT password_hash, active FROM users") == [("changed meanwhile", 1)]
     assert query(service, "SELECT confirmed_at FROM auth_tokens") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "refusal"),
+    [
+        (lambda service, user: store_hash(service, user, "changed meanwhile"), Unauthenticated),
+        (lambda service, user: add_authenticator_apps(service, user.id), Forbidden),
+    ],
+    ids=["another password", "a second factor"],
+)
+def test_a_password_that_does_not_suffice_any_more_when_it_was_checked_proves_no_address(
+    service: Service,
+    add: Callable[..., User],
+    meanwhile: Callable[[Service, User], None],
+    refusal: type[Exception],
+) -> None:
+    user = add("ada")
+    opened = service.sessions.login(user.email, PASSWORD)
+    service.accounts.update(user.id, email="new@example.com", by=author(opened))
+    link = link_in(service.outbox.link(CONFIRM_NEW_EMAIL, user, by=OPERATOR))
+
+    class Slow(Hasher):
+        def matches(self, password: str, stored: str | None) -> bool:
+            meanwhile(service, user)
+            return super().matches(password, stored)
+
+    slow = service.claims._replace(hasher=Slow(4))
+    with pytest.raises(refusal):
+        slow.prove(link.token, link.email, PASSWORD, by=Actor("anonymous"))
+    assert query(service, "SELECT email, claim_proven_at FROM users") == [(user.email, None)]
 
 
 def test_a_factor_that_is_added_while_the_password_is_checked_keeps_the_account(

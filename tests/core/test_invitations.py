@@ -23,7 +23,7 @@ from usersctl.errors import (
     Unauthenticated,
 )
 from usersctl.invitations import guest, lifetime_of
-from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, User
+from usersctl.models import OAUTH, SYSTEM, UNKNOWN_CLIENT, Actor, Identity, Newcomer, Purpose, User
 from usersctl.oauth.providers import Profile
 from usersctl.secrets import digest
 from usersctl.service import Service
@@ -459,6 +459,15 @@ def test_the_provider_gives_a_nameless_invitation_its_name(make_service: Callabl
     assert by_provider(service, name=" Ada\tLovelace ").name == "Ada Lovelace"
 
 
+def test_the_provider_leaves_a_name_that_an_admin_has_given_since(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service()
+    user = invite(service, name=None)
+    service.accounts.update(user.id, name="Dr Lovelace", by=OPERATOR)
+    assert by_provider(service).name == "Dr Lovelace"
+
+
 def test_an_expired_invitation_is_accepted_by_no_provider(
     make_service: Callable[..., Service], clock: FakeClock
 ) -> None:
@@ -566,3 +575,33 @@ def test_an_account_that_its_owner_deletes_awaits_no_invitation(service: Service
     undo = last_link(service)
     service.deletion.undo(undo.token, undo.email, by=WEB)
     assert service.accounts.get(user.id).active
+
+
+@pytest.mark.parametrize("purpose", [each for each in Purpose if not each.startswith(Purpose.INVITE)])
+def test_no_other_link_opens_an_invitation(service: Service, purpose: Purpose) -> None:
+    user = invite(service)
+    with service.store.write() as tx:
+        tx.add_one_time_token(digest("another"), purpose, user.id, ADA, timedelta(days=1))
+    assert refusal(service, Link("/accept-invite", "another", ADA)) == "Invalid or expired link"
+
+
+def test_the_newer_invitation_says_what_counts_and_leaves_the_rest(
+    service: Service, clock: FakeClock
+) -> None:
+    for group in ("board", "staff"):
+        service.groups.create(group, by=OPERATOR)
+    for name, groups, expected in (
+        (None, ["staff"], ("", ("staff",))),
+        (None, None, ("", ("staff",))),
+        ("ada", ["board"], ("ada", ("board",))),
+        (None, [], ("ada", ())),
+    ):
+        (user,) = service.invitations.invite([guest(ADA, name, None, groups)], WEEK, by=OPERATOR)
+        for _ in range(2):
+            link = last_link(service, ADA)
+            offer = service.invitations.look(link.token, link.email)
+            assert offer.user is not None
+            known = "" if offer.needs_name else offer.user.name
+            assert (known, service.groups.of(user.id)) == expected, (name, groups)
+            clock.move(hours=2)  # past the limit on emails to one address
+            service.invitations.again([user.id], WEEK, by=OPERATOR)

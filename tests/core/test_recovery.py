@@ -15,7 +15,7 @@ from support.tables import audit
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Invalid, TooMany, Unauthenticated, UsersError
 from usersctl.mail.kinds import ACCOUNT_LINKED, RESET
-from usersctl.models import Actor, User
+from usersctl.models import Actor, Identity, User
 from usersctl.passwords import Hasher
 from usersctl.service import Service
 
@@ -185,6 +185,19 @@ def test_a_reset_proves_the_address(service: Service, ada: User, clock: FakeCloc
     assert ada.email_proven_at is None
     clock.move(minutes=1)
     assert reset(service, forgotten(service)).email_proven_at == stamp(clock())
+
+
+def test_a_reset_ends_the_links_to_accounts_with_another_address_and_says_so(
+    service: Service, ada: User
+) -> None:
+    """One of an intruder, who was in a session; and not that of the owner."""
+    with service.store.write() as tx:
+        for provider, email in (("oauth", "mallory@example.com"), ("corp", ADA), ("old", None)):
+            tx.add_identities([Identity(ada.id, provider, "https://id.example", "7", email)])
+    reset(service, forgotten(service))
+    assert [linked.name for linked in service.identities.of(ada.id)] == ["corp", "old"]
+    assert [email.subject for email in sent(service, ADA) if "disconnected" in email.subject.lower()]
+    assert [row.details["provider"] for row in audit(service) if row.action == "unlink"] == ["oauth"]
 
 
 def test_an_inactive_account_stays_inactive(service: Service, add: Callable[..., User]) -> None:

@@ -402,6 +402,31 @@ def test_the_memory_of_clients_does_not_grow(clock: FakeClock) -> None:
         throttle.check("10.0.3.249")
 
 
+def test_a_client_whose_window_begins_anew_is_remembered_longer_than_one_that_came_before(
+    clock: FakeClock,
+) -> None:
+    throttle = AddressThrottle(clock, 1, timedelta(minutes=1), kept=2)
+    throttle.count("192.0.2.1")
+    clock.move(seconds=50)
+    throttle.count("192.0.2.2")
+    clock.move(seconds=10)
+    for address in ("192.0.2.1", "192.0.2.3"):
+        throttle.count(address)
+    with pytest.raises(TooMany):
+        throttle.check("192.0.2.1")
+    throttle.check("192.0.2.2")
+
+
+def test_a_client_that_other_processes_counted_is_refused_before_it_is_counted_again(
+    clock: FakeClock,
+) -> None:
+    throttle = AddressThrottle(clock, 3, timedelta(minutes=1), together=lambda *_: (clock(), 3))
+    throttle.check("192.0.2.1")
+    throttle.count("192.0.2.1")
+    with pytest.raises(TooMany):
+        throttle.check("192.0.2.1")
+
+
 def test_threads_count_every_event(clock: FakeClock) -> None:
     throttle = AddressThrottle(clock, 800, timedelta(minutes=1))
     barrier = threading.Barrier(8)

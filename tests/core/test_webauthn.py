@@ -37,6 +37,7 @@ from usersctl.errors import PasskeyRefused
 from usersctl.factors.cbor import only_item
 from usersctl.factors.webauthn import (
     ALGORITHMS,
+    MAX_KEY,
     Site,
     credential_id,
     verify_new,
@@ -192,6 +193,26 @@ def test_the_signature_of_another_key_is_refused() -> None:
 def test_a_key_of_another_kind_is_refused(key: dict[Any, Any]) -> None:
     with refusal("key"):
         made(an_authenticator().create(CREATE, cose=cbor.encode(key)))
+
+
+def test_a_key_that_would_fill_the_database_is_refused() -> None:
+    """A reader of the key skips members that it does not know, and each use of the passkey would read them."""
+    authenticator = an_authenticator()
+    authenticator.create(CREATE)
+    key: dict[Any, Any] = dict(cbor.decode(authenticator.passkeys[0].cose))  # type: ignore[call-overload]
+    assert made(authenticator.create(CREATE, cose=cbor.encode(key | {"more": bytes(100)})))
+    with refusal("too long"):
+        made(authenticator.create(CREATE, cose=cbor.encode(key | {"more": bytes(MAX_KEY)})))
+
+
+def test_extensions_are_a_map_and_the_last_of_the_data() -> None:
+    authenticator = an_authenticator()
+    authenticator.create(CREATE)
+    for extensions in (cbor.encode(["credProtect"]), cbor.encode(3), cbor.encode({}) + b"\0"):
+        with refusal("another"):
+            used(authenticator.get(GET, extensions=extensions), authenticator.passkeys[0])
+        with refusal("another"):
+            made(authenticator.create(CREATE, extensions=extensions, flags=UP | UV | AT | ED))
 
 
 @pytest.mark.parametrize("name", [b"", b"short", bytes(15), bytes(1024)], ids=len)

@@ -159,6 +159,25 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
     assert connected_to == [("8.8.8.8", 443)]
 
 
+def test_an_address_that_refuses_leaves_the_others_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, ["127.0.0.2", "127.0.0.1"])
+    with raw_receiver(answering(b"HTTP/1.1 200 OK\r\n\r\n")) as port:
+        assert post(port, host="ops.example.com") == Answer(200)
+
+
+def test_a_url_without_a_path_is_that_of_the_root() -> None:
+    heads = []
+
+    def talk(connection: socket.socket) -> None:
+        heads.append(request_of(connection)[0][""])
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    for path in ("", "?a=b", "/"):
+        with raw_receiver(talk) as port:
+            assert post(port, path=path) == Answer(200)
+    assert heads == ["POST / HTTP/1.1", "POST /?a=b HTTP/1.1", "POST / HTTP/1.1"]
+
+
 def test_the_name_is_sent_and_checked_although_the_address_is_connected_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,8 +266,23 @@ def test_the_status_of_the_answer_counts(said: bytes, expected: Answer) -> None:
     ],
 )
 def test_garbage_is_no_answer(said: bytes) -> None:
-    with raw_receiver(answering(said)) as port, pytest.raises(NotDelivered):
+    with raw_receiver(answering(said)) as port, pytest.raises(NotDelivered, match="the answer is no HTTP"):
         post(port)
+
+
+def test_an_answer_counts_when_its_head_ends_whatever_comes_in_pieces_or_stays_open() -> None:
+    parts = (b"HTTP/1.1 100 Continue\r\n", b"\r\nHTTP/1.1 20", b"4\r\nA: b\r\n", b"\r\n")
+    over = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        answering(*parts, pause=0.05)(connection)
+        over.wait(20)
+
+    with raw_receiver(talk) as port:
+        began = time.monotonic()
+        assert post(port) == Answer(204)
+        assert time.monotonic() - began < 5
+        over.set()
 
 
 def test_no_more_than_4_kb_are_read() -> None:

@@ -67,6 +67,28 @@ def test_failed_logins_count_on_the_account_whichever_of_its_addresses_is_used(
     assert site.site.client().login("ada@example.com", "wrong").status == 429
 
 
+def test_the_password_that_proves_an_address_ends_the_failed_logins_before_it(site: OAuthSite) -> None:
+    add(site)
+    assert claim(sign_in(site, "ada@example.com"), "new@example.com").status == 200
+    (link,) = links(site, "new@example.com", "/confirm-new-email")
+    for _ in range(9):
+        assert refused(site, "ada@example.com", "wrong")
+    assert prove(site, link).status == 200
+    for _ in range(10):
+        assert refused(site, "new@example.com", "wrong")
+    assert site.site.client().login("new@example.com", "wrong").status == 429
+
+
+def test_no_claim_is_taken_back_twice(site: OAuthSite) -> None:
+    add(site)
+    ada = sign_in(site, "ada@example.com")
+    assert claim(ada, "new@example.com").status == 200
+    assert ada.delete("/api/users/me/email").status == 200
+    told = subjects(site, "ada@example.com"), audit(site)
+    assert ada.delete("/api/users/me/email").status == 200
+    assert (subjects(site, "ada@example.com"), audit(site)) == told
+
+
 def test_an_expired_claim_is_cleared_and_its_owner_told(site: OAuthSite, clock: FakeClock) -> None:
     add(site)
     ada = sign_in(site, "ada@example.com", PASSWORD)
@@ -288,6 +310,20 @@ def test_an_account_that_was_deactivated_proves_nothing(site: OAuthSite) -> None
     site.service.accounts.set_active([ada.id], active=True, by=OPERATOR)
     assert prove(site, link).status == 400
     assert state(sign_in(site, "ada@example.com")) == ("ada@example.com", None)
+
+
+def test_the_links_of_a_claim_serve_no_later_one(site: OAuthSite) -> None:
+    """Else an approval that its owner did not use would approve the address of a thief."""
+    ada = provider(site, "1001").client
+    assert claim(ada, "new@example.com").status == 200
+    proof = links(site, "new@example.com", "/confirm-new-email")[-1]
+    approval = links(site, "ada@example.com", "/confirm-new-email")[-1]
+    assert ada.delete("/api/users/me/email").status == 200
+    for later in ("mallory@example.com", "new@example.com"):
+        assert claim(ada, later).status == 200
+        for link in (proof, approval):
+            assert prove(site, link, None).status == 400, (later, link)
+    assert state(ada) == ("ada@example.com", "new@example.com")
 
 
 def test_a_factor_that_is_removed_during_a_proof_does_not_spare_the_password(

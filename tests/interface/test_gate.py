@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,21 @@ def test_on_https_the_gate_reads_the_host_bound_cookie(
 )
 def test_beside_an_application_the_service_keeps_its_own_paths(path: str | None, is_ours: bool) -> None:
     assert Router(TABLE, Settings(database=Path(), base_url="http://127.0.0.1:8080")).keeps(path) is is_ours
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_beside_an_application_verify_believes_the_path_only_if_the_proxy_drops_underscores(
+    make_service: Callable[..., Service], drops: bool
+) -> None:
+    """The server of the application may have taken the header of a client with underscores for that of the proxy."""
+    trusting: dict[str, Any] = {"trusted_proxies": (ip_network("127.0.0.1"),), "whitelist": ("/docs/*",)}
+    service = make_service(proxy_drops_underscores=drops, **trusting)
+    statuses: list[str] = []
+    asked = {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/users/auth/verify", "REMOTE_ADDR": "127.0.0.1"}
+    with closing(Gate(application, service, pages=True)) as gate:
+        for name in ("HTTP_X_FORWARDED_URI", "HTTP_X_ORIGINAL_URL"):
+            list(gate(asked | {name: "/docs/x"}, lambda status, *_: statuses.append(status[:3])))
+    assert statuses == ["200" if drops else "401"] * 2
 
 
 # --- the helpers ---

@@ -7,7 +7,7 @@ import pytest
 from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import serving
 from support.identities import At, link, link_of
-from support.oauth_site import IDENTITIES, Browser, OAuthSite, error_of, oauth_site
+from support.oauth_site import GO, IDENTITIES, Browser, OAuthSite, error_of, oauth_site
 from support.passkeys import ORIGIN, use_passkey, with_passkey
 from support.postbox import last_link, sent
 from support.tables import store_hash
@@ -97,6 +97,51 @@ def test_a_provider_is_disconnected_if_a_passkey_is_another_way_in(make_site: Ca
     )
     assert browser.delete(f"{IDENTITIES}/oauth").json == {"success": True}
     assert use_passkey(here.client(), device).status == 200
+
+
+def test_a_provider_that_is_linked_already_is_linked_to_no_other_account_there(
+    site: OAuthSite, browser: Browser
+) -> None:
+    """Also not by a link that was begun in another tab before."""
+    browser.client = site.site.signed_in(site.site.add("bob"))
+    first, again, other = (browser.client.post(f"{IDENTITIES}/oauth", {}).json["url"] for _ in range(3))
+    assert browser.callback(browser.consent(first, "1001")).header("Location") == "/account?linked=oauth"
+    before = len(sent(site.service))
+    reply = browser.client.post(f"{IDENTITIES}/oauth", {})
+    assert (reply.status, reply.message) == (
+        400,
+        "This provider is linked already: disconnect it first",
+    )
+    assert browser.callback(browser.consent(again, "1001")).header("Location") == "/account?linked=oauth"
+    reply = browser.callback(browser.consent(other, "1004"))
+    assert reply.header("Location") == "/account?error=oauth_failed"
+    assert [one["email"] for one in browser.client.get(IDENTITIES).json["identities"]] == ["ada@example.com"]
+    assert len(sent(site.service)) == before
+    with site.service.store.read() as tx:
+        linked = [row for row in tx.audit_rows() if row.action == "link"]
+    assert [row.details["email"] for row in linked] == ["ada@example.com"]
+
+
+def test_sign_ins_that_wait_for_a_provider_leave_places_for_others(site: OAuthSite) -> None:
+    """And give theirs back, also after a failure."""
+    places, taken = site.service.sign_ins["oauth"].places, 0
+    while places.acquire(blocking=False):
+        taken += 1
+    browser = site.browser()
+    assert error_of(browser.client.get(GO)) == "oauth_failed"
+    assert [line["why"] for line in site.site.log if line["event"] == "oauth-refused"] == [
+        "too many sign-ins wait for oauth already"
+    ]
+    places.release()
+    for _ in range(2):
+        there = browser.set_out()
+        assert error_of(browser.callback(browser.cancel(there))) == "oauth_failed"
+        site.provider.people["1001"].email_verified = False
+        assert error_of(browser.sign_in()) == "oauth_failed"
+        site.provider.people["1001"].email_verified = True
+        browser.sign_in()
+        assert browser.me() is not None
+    places.release(taken - 1)
 
 
 def test_a_provider_that_is_not_linked_is_not_disconnected(site: OAuthSite, browser: Browser) -> None:

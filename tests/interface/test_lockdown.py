@@ -4,18 +4,22 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from support.accounts import stored_sessions
+from support.accounts import author, stored_sessions
 from support.commands import OPERATOR, PASSWORD, Command, create_user
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
+from support.postbox import link_in
+from support.tables import query
 from support.web import Client, Reply, Site, application, hosting
 
 from usersctl.errors import Forbidden, LockedDown
-from usersctl.mail.kinds import CONFIRM, RESET
-from usersctl.models import User
+from usersctl.invitations import guest
+from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, INVITATION, RESET
+from usersctl.models import Actor, User
 from usersctl.secrets import digest, new_token
 from usersctl.service import Service
 from usersd.gate import Gate
@@ -211,26 +215,58 @@ def test_the_login_page_explains_the_lockdown(site: Site) -> None:
 # --- attacks ---
 
 
+class Braking:
+    """Somebody pulls the brake while a password is being checked or hashed."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.service.hasher, name)
+
+    def matches(self, password: str, stored: str | None) -> bool:
+        self.service.lockdown.start(None, by=OPERATOR)
+        return self.service.hasher.matches(password, stored)
+
+    def hash(self, password: str) -> str:
+        self.service.lockdown.start(None, by=OPERATOR)
+        return self.service.hasher.hash(password)
+
+
 def test_a_login_that_began_before_the_lockdown_is_refused(
     service: Service, add: Callable[..., User]
 ) -> None:
     add("root", role="admin")
     add("ada")
 
-    class Slow:
-        """Somebody pulls the brake while the password is being checked."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(service.hasher, name)
-
-        def matches(self, password: str, stored: str | None) -> bool:
-            service.lockdown.start(None, by=OPERATOR)
-            return service.hasher.matches(password, stored)
-
-    sessions = service.sessions._replace(hasher=Slow())  # type: ignore[arg-type]
+    sessions = service.sessions._replace(hasher=Braking(service))  # type: ignore[arg-type]
     with pytest.raises(LockedDown):
         sessions.login("ada@example.com", PASSWORD)
     assert stored_sessions(service) == []
+
+
+@pytest.mark.parametrize("way", ["reset", "new address", "invitation"])
+def test_a_link_that_was_used_before_the_lockdown_changes_nothing_in_it(
+    service: Service, add: Callable[..., User], way: str
+) -> None:
+    add("root", role="admin")
+    ada = add("ada")
+    opened = service.sessions.login(ada.email, PASSWORD)
+    service.accounts.update(ada.id, email="new@example.com", by=author(opened))
+    (bob,) = service.invitations.invite([guest("bob@example.com", "Bob")], timedelta(days=1), by=OPERATOR)
+    kinds = {"reset": (RESET, ada), "new address": (CONFIRM_NEW_EMAIL, ada), "invitation": (INVITATION, bob)}
+    link = link_in(service.outbox.link(*kinds[way], by=OPERATOR))
+    hasher: Any = Braking(service)
+    uses: dict[str, Callable[..., object]] = {
+        "reset": service.recovery._replace(hasher=hasher).reset,
+        "new address": service.claims._replace(hasher=hasher).prove,
+        "invitation": partial(service.invitations._replace(hasher=hasher).accept, name=None, then=print),
+    }
+    columns = "SELECT id, email, password_hash, claim_proven_at, active FROM users"
+    before = query(service, columns)
+    with pytest.raises(LockedDown):
+        uses[way](link.token, link.email, password=PASSWORD, by=Actor("anonymous"))
+    assert query(service, columns) == before
 
 
 def test_an_email_that_waits_in_the_outbox_opens_no_account_in_a_lockdown(

@@ -132,6 +132,14 @@ def test_an_account_has_twenty_passkeys_at_most(ada: Person) -> None:
     assert ada.client.post(OWN, {"credential": waiting, "name": "One more"}).status == 400
 
 
+def test_a_challenge_makes_one_passkey(ada: Person) -> None:
+    asked = options(ada.client, TO_ADD)
+    made = [Authenticator(ORIGIN).create(asked) for _ in range(2)]
+    replies = [ada.client.post(OWN, {"credential": each, "name": "Phone"}) for each in made]
+    assert [reply.status for reply in replies] == [200, 400]
+    assert replies[1].message == "Begin again: this answer was used before"
+
+
 @pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\nb", 7, None])
 def test_a_passkey_has_a_name(ada: Person, name: Any) -> None:
     credential = ada.device.create(options(ada.client, TO_ADD))
@@ -278,6 +286,18 @@ def test_a_sign_in_with_a_passkey_opens_an_app_that_wrong_codes_closed(
 
 
 # --- as a second step, and as a fresh proof ---
+
+
+def test_a_wrong_passkey_counts_as_a_wrong_code(here: Site, ada: Person) -> None:
+    browser = second_step(here.client(), ADA)
+    for _ in range(5):
+        reply = use_passkey(browser, ada.device, SECOND_STEP, rp_id="evil.example")
+        assert (reply.status, reply.message) == (401, "Invalid code")
+    reply = use_passkey(browser, ada.device, SECOND_STEP)
+    assert (reply.status, reply.message) == (401, "Authentication required")
+    for _ in range(9):
+        assert use_passkey(ada.client, ada.device, CONFIRM, rp_id="evil.example").message == "Invalid code"
+    assert use_passkey(ada.client, ada.device, CONFIRM).status == 200
 
 
 def test_a_passkey_is_a_second_step(here: Site, ada: Person) -> None:

@@ -3,13 +3,13 @@
 import base64
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from support.accounts import open_session
 from support.commands import OPERATOR, PASSWORD
-from support.factors import add_authenticator_apps, store_passkey
+from support.factors import SEED, add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
 from support.postbox import last_link, link_in, sent
 from support.second_factors import CONFIRM, SECOND_STEP, Phone, enrol, finish, second_step, with_phone
@@ -17,6 +17,8 @@ from support.tables import audit, query, written
 from support.web import Client, Site
 
 from usersctl.clock import stamp
+from usersctl.factors import totp
+from usersctl.factors.totp import matching_step
 from usersctl.service import Service
 from usersd.cookies import DEVICE_PATTERN
 
@@ -97,6 +99,37 @@ def test_an_enrolment_that_has_ended_does_not_set_the_app_up_again(ada: tuple[Cl
         400,
         "Begin again: no authenticator app waits for its first code",
     )
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "message"),
+    [
+        ("begun anew", "Begin again: no authenticator app waits for its first code"),
+        ("another set up", "An authenticator app is set up already: remove it first"),
+    ],
+)
+def test_of_two_apps_that_are_set_up_at_once_only_the_latest_begun_and_the_first_confirmed_counts(
+    site: Site, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, meanwhile: str, message: str
+) -> None:
+    user = site.add()
+    client = site.signed_in(user)
+    phone = Phone(base64.b32decode(client.post("/api/users/me/totp").json["secret"]), clock)
+
+    def checked_slowly(secret: bytes, code: str, now: datetime) -> int | None:
+        monkeypatch.undo()
+        if meanwhile == "begun anew":
+            client.post("/api/users/me/totp")
+        else:
+            add_authenticator_apps(site.service, user.id)
+            proof = {"code": Phone(SEED, clock).code()}
+            assert client.post("/api/users/session/confirm", proof).status == 200
+        return matching_step(secret, code, now)
+
+    monkeypatch.setattr(totp, "matching_step", checked_slowly)
+    reply = client.post("/api/users/me/totp/confirm", {"code": phone.code()})
+    assert (reply.status, reply.message) == (400, message)
+    assert client.get("/api/users/me/factors").json["recoveryCodes"] == 0
+    assert "factor-add" not in [row.action for row in audit(site.service)]
 
 
 def test_an_app_is_set_up_once(ada: tuple[Client, Phone]) -> None:
@@ -383,6 +416,47 @@ def test_what_ends_all_sessions_ends_a_sign_in_that_waits(
     end(site, None)
     assert finish(client, code=phone.next_code()).status in (401, 503)
     assert client.get(SECOND_STEP).status in (401, 503)
+
+
+@pytest.mark.parametrize("path", [SECOND_STEP, CONFIRM])
+def test_a_right_proof_opens_the_app_that_wrong_codes_closed(
+    site: Site, ada: tuple[Client, Phone], path: str
+) -> None:
+    client, phone = ada
+    for recovery_code in phone.codes[:2]:
+        with site.service.store.write() as tx:
+            for _ in range(99):
+                tx.count_code(1)
+        for proof in ({"code": "12345"}, {"recoveryCode": recovery_code}, {"code": phone.next_code()}):
+            client = second_step(site.client()) if path == SECOND_STEP else client
+            right = proof != {"code": "12345"}
+            assert (client.post(path, proof).status == 200) == right, proof
+
+
+def test_a_right_code_with_the_login_ends_the_count_of_wrong_ones(
+    site: Site, ada: tuple[Client, Phone]
+) -> None:
+    for _ in range(2):
+        with site.service.store.write() as tx:
+            for _ in range(99):
+                tx.count_code(1)
+        assert site.client().login(ADA, PASSWORD, code=ada[1].next_code()).status == 200
+
+
+def test_a_right_password_in_a_session_ends_the_wait_for_the_wrong_ones(site: Site) -> None:
+    client = site.signed_in(site.add())
+    for _ in range(2):
+        for _ in range(9):
+            assert client.post(CONFIRM, {"password": "wrong"}).status == 400
+        assert client.post(CONFIRM, {"password": PASSWORD}).status == 200
+
+
+def test_a_right_proof_in_a_session_ends_the_wait_for_the_wrong_ones(ada: tuple[Client, Phone]) -> None:
+    client, phone = ada
+    for right in ({"code": phone.next_code()}, {"recoveryCode": phone.codes[0]}):
+        for _ in range(9):
+            assert client.post(CONFIRM, {"code": "12345"}).status == 400
+        assert client.post(CONFIRM, right).status == 200
 
 
 def test_a_sign_in_whose_factor_is_removed_meanwhile_begins_anew(
@@ -860,6 +934,23 @@ def test_a_new_address_of_an_account_with_a_factor_needs_a_fresh_proof_by_it(
     client.post(CONFIRM, {"code": phone.code()})
     del proof["password"]
     assert client.post("/api/users/me/email", proof).json["message"] == "Email changed"
+
+
+def test_the_page_of_a_new_address_asks_for_a_factor_of_the_account_that_the_link_is_of(
+    site: Site, ada: tuple[Client, Phone], clock: FakeClock
+) -> None:
+    client, _ = ada
+    client.patch("/api/users/me", {"email": "new@example.com"})
+    link = last_link(site.service, "new@example.com")
+    path = f"{link.path}?token={link.token}&email={link.email}"
+    other = with_phone(site, clock, "grace")[0]
+    for browser, page, asked in (
+        (client, path, True),
+        (other, path, False),  # who is asked for the password of the account
+        (client, f"{link.path}?token=none&email={link.email}", True),
+    ):
+        html = browser.get(page).body.decode()
+        assert ('id="proof-code"' in html, 'id="password"' in html) == (asked, not asked), page
 
 
 @pytest.mark.usefixtures("ada")

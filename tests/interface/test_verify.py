@@ -157,6 +157,22 @@ def test_an_application_gets_an_authorization_that_is_not_ours(site: Site) -> No
             assert (reply.status, reply.header("Authorization")) == (200, theirs)
 
 
+def test_no_character_that_ends_a_header_is_passed_on(site: Site) -> None:
+    """Servers differ in what they let through."""
+    for name, passed_on in (("HTTP_COOKIE", "Cookie"), ("HTTP_AUTHORIZATION", "Authorization")):
+        for value, is_whole in (
+            ("a=b\xe9\t", True),
+            ("a=b\r\nX: y", False),
+            ("a=\0", False),
+            ("a=\x7f", False),
+        ):
+            headers: list[tuple[str, str]] = []
+            asked = {"REQUEST_METHOD": "GET", "PATH_INFO": VERIFY, "REMOTE_ADDR": "127.0.0.1", name: value}
+            asked |= {"HTTP_X_FORWARDED_URI": "/about"}
+            list(site.app(asked, lambda _status, sent, headers=headers: headers.extend(sent)))
+            assert (passed_on in dict(headers)) == is_whole, (name, value)
+
+
 def test_no_script_reads_cookies_and_passwords_by_verify(make_site: Make) -> None:
     """Only a trusted proxy gets them back."""
     site = make_site(trusted_proxies=(ip_network("127.0.0.2"),))
@@ -184,6 +200,17 @@ def test_no_visitor_reaches_verify_by_another_spelling_of_its_address(make_site:
         reply = ada.get(spelling, headers={"Cookie": "sid=1", "Authorization": "Basic YTpi"})
         assert (reply.status, reply.header("Cookie"), reply.header("Remote-User")) == (404, None, None)
     assert ada.get(f"{VERIFY}?role=us%65r", headers=forwarded("/a%20page")).status == 200
+
+
+@pytest.mark.parametrize("name", ["REQUEST_URI", "RAW_URI"])
+@pytest.mark.parametrize(("written", "status"), [(VERIFY, "401"), ("/api/users/auth%2Fverify?x=1", "404")])
+def test_each_server_has_a_name_of_its_own_for_the_address_as_it_is_written(
+    site: Site, name: str, written: str, status: str
+) -> None:
+    statuses: list[str] = []
+    asked = {"REQUEST_METHOD": "GET", "PATH_INFO": VERIFY, "REMOTE_ADDR": "127.0.0.1", name: written}
+    list(site.app(asked, lambda line, _headers: statuses.append(line[:3])))
+    assert statuses == [status]
 
 
 @pytest.mark.parametrize(
@@ -535,6 +562,16 @@ def test_the_query_may_require_a_role(site: Site) -> None:
     for query in ("?role=", "?role=Admin", "?role=editor", "?role=user&role=admin"):
         assert admin.get(VERIFY + query, headers=forwarded("/page")).status == 400
     assert user.get(VERIFY + "?role=admin").message == "Admin access required"
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("?role=admin", 403), ("?group=staff", 403), ("?factors=2", 401), ("", 200)]
+)
+def test_the_query_holds_without_any_rule(make_site: Make, query: str, status: int) -> None:
+    site = make_site(trusted_proxies=HERE)
+    user = site.signed_in(site.add())
+    for headers in (forwarded("/page"), None):
+        assert user.get(VERIFY + query, headers=headers).status == status
 
 
 def test_role_rules_win_over_the_whitelist(site: Site) -> None:
@@ -983,6 +1020,18 @@ def test_the_assertion_covers_user_and_request_for_a_minute(site: Site, clock: F
     assert signed == assertion(SECRET, until=until, of=of)
 
 
+@pytest.mark.parametrize(
+    ("target", "host"), [("/page", "proxy.example"), ("https://site.example/page", "site.example")]
+)
+def test_the_assertion_names_the_host_of_the_request_if_the_proxy_names_no_other(
+    site: Site, clock: FakeClock, target: str, host: str
+) -> None:
+    headers = {"X-Original-URL": target, "X-Original-Method": "GET", "Host": "proxy.example"}
+    signed = remote_headers(site.signed_in(site.add("zoe")).get(VERIFY, headers=headers))["Remote-Assertion"]
+    of = ("1", "zoe@example.com", "Zoe", "user", "GET", host, "/page")
+    assert signed == assertion(SECRET, until=int(clock().timestamp()) + 60, of=of)
+
+
 def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: Make, site: Site) -> None:
     client = site.signed_in(site.add())
     for headers in (
@@ -999,6 +1048,7 @@ def test_the_assertion_is_empty_if_a_part_of_the_request_is_unknown(make_site: M
     without_rules = make_site(assertion_secret=SECRET, trusted_proxies=HERE).client(cookies=client.cookies)
     assert remote_headers(without_rules.get(VERIFY))["Remote-Assertion"] == ""
     assert remote_headers(without_rules.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"]
+    assert remote_headers(without_rules.get(VERIFY, headers=forwarded("/%ff")))["Remote-Assertion"] == ""
     untrusting = make_site(assertion_secret=SECRET).client(cookies=client.cookies)
     assert remote_headers(untrusting.get(VERIFY, headers=forwarded("/x")))["Remote-Assertion"] == ""
 

@@ -102,9 +102,7 @@ class OAuthSignIn(NamedTuple):
         with self.store.write() as tx:
             admit(tx, by)
             require_fresh(tx, by)  # again: it took a while, and the account may have got a second factor
-            user = tx.user(user_id)
-            if user is None or not user.active:
-                raise refused("the account is gone, or inactive")
+            user = tx.existing_user(user_id)
             if self._is_of_another(tx, user, email, profile):
                 raise refused("this provider account is another user's", detail=OF_ANOTHER_USER)
             former = self._former(tx, user)
@@ -150,7 +148,7 @@ class OAuthSignIn(NamedTuple):
         if invitation.has_expired(tx.now_text):
             return user  # and refused as inactive
         name = user.name
-        if invitation.is_nameless:
+        if invited.needs_name(user, invitation):
             name = _name(profile.name) or name
         return invited.accept(tx, user, by=by, through="provider", name=name)
 
