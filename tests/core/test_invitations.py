@@ -581,7 +581,7 @@ def test_an_account_that_its_owner_deletes_awaits_no_invitation(service: Service
 def test_no_other_link_opens_an_invitation(service: Service, purpose: Purpose) -> None:
     user = invite(service)
     with service.store.write() as tx:
-        tx.add_one_time_token(digest("another"), purpose, user.id, ADA, timedelta(days=1))
+        tx.add_one_time_token(digest("another"), purpose, timedelta(days=1), user_id=user.id, email=ADA)
     assert refusal(service, Link("/accept-invite", "another", ADA)) == "Invalid or expired link"
 
 
