@@ -14,6 +14,7 @@ from support.addresses import (
     email_of,
     forgets,
     links,
+    not_me,
     prove,
     provider,
     refused,
@@ -135,6 +136,26 @@ def test_a_claim_can_be_asked_for_again_and_taken_back(site: OAuthSite, clock: F
     assert (
         sign_in(site, "ada@example.com").delete("/api/users/me/email").status == 200
     )  # nothing to take back
+
+
+@pytest.mark.parametrize(("days", "notices"), [(1, 1), (4, 2)])
+def test_the_former_address_can_undo_a_change_for_most_of_a_week_after_its_proof(
+    site: OAuthSite, clock: FakeClock, days: int, notices: int
+) -> None:
+    """Also if the email to the new address was asked for again and again, and the first notice is old."""
+    user, ada = add(site), sign_in(site, "ada@example.com")
+    assert claim(ada, "new@example.com").status == 200
+    assert len(links(site, "ada@example.com", "/not-me")) == 1
+    for _ in range(days):
+        clock.move(hours=23)
+        assert ada.post("/api/users/me/email/resend").status == 200
+        link = links(site, "new@example.com", "/confirm-new-email")[-1]
+    assert prove(site, link).status == 200
+    sent_to_her = links(site, "ada@example.com", "/not-me")
+    assert len(sent_to_her) == notices
+    clock.move(days=5)
+    assert not_me(site, sent_to_her[-1]).status == 200
+    assert site.service.accounts.get(user.id).email == "ada@example.com"
 
 
 def test_a_change_back_to_the_known_address_takes_the_claim_back(site: OAuthSite) -> None:
