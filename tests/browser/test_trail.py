@@ -76,6 +76,15 @@ def test_a_date_is_not_cut_off_on_a_narrow_screen(site: Site, visit: Visit, widt
         assert visitor.field(label).bounding_box()["width"] > 160, label
 
 
+def test_an_address_stands_on_one_line_beside_long_details(site: Site, visit: Visit) -> None:
+    site.add("lukasiewicz")
+    site.service.accounts.update(2, name="Rear Admiral Grace Brewster Murray Hopper", by=OPERATOR)
+    visitor = visit(site, viewport={"width": 1000, "height": 800})
+    visitor.signs_in(at="/login?redirect=/audit")
+    address = visitor.page.get_by_role("link", name="lukasiewicz@example.com")
+    assert address.evaluate("link => link.getClientRects().length") == 1
+
+
 def test_a_date_stands_in_the_middle_of_its_field(site: Site, visit: Visit) -> None:
     """Chromium has it there in any case, and WebKit only in a box that says so."""
     visitor = visit(site)
