@@ -162,7 +162,10 @@ def _run(run: Invocation) -> int:
     if run.options.version:
         from usersctl import __version__
 
-        print(f"usersctl {__version__}")
+        if run.options.json:
+            run.out.write_json({"version": __version__})
+        else:
+            print(f"usersctl {__version__}")
         return ExitCode.DONE
     if _run_without_typer(run):
         return ExitCode.DONE

@@ -91,6 +91,7 @@ def test_a_command_line_without_a_command_prints_help(usersctl: Command) -> None
 def test_the_version_option_prints_the_version(usersctl: Command) -> None:
     for words in (["--version"], ["list", "--version"]):
         assert usersctl.ok(*words).stdout == f"usersctl {__version__}\n"
+        assert usersctl.ok(*words, "--json").json == {"version": __version__}
 
 
 # --- misuse ---
