@@ -159,7 +159,7 @@ def _draw(run: Invocation, rows: list[dict[str, Any]]) -> None:
 def revoke(
     ctx: Context,
     user: Annotated[
-        list[str] | None, Argument(metavar="[USER]...", help=USERS_HELP, autocompletion=complete_user)
+        list[str] | None, Argument(metavar="[USER...]", help=USERS_HELP, autocompletion=complete_user)
     ] = None,
     token_id: Annotated[int | None, Option("--id", metavar="N", help="One token, by its id.")] = None,
 ) -> None:
