@@ -286,11 +286,16 @@ def test_the_users_of_authelia_are_imported_with_their_groups(usersctl: Command)
         "email": "ada@example.com",
         "groups": ["admins"],
     }
-    users = {"ada": ada, "bob": ada | {"email": "bob@example.com", "groups": [], "disabled": True}}
-    import_as_the_manual(usersctl, "Authelia", "authelia.json", {"users": users})
-    ada, bob = by_email(usersctl).values()
+    users = {
+        "ada": ada,
+        "bob": ada | {"email": "bob@example.com", "groups": [], "disabled": True},
+        "cy": ada | {"email": "cy@example.com", "password": "$6$rounds=50000$salt$digest"},
+    }
+    done = import_as_the_manual(usersctl, "Authelia", "authelia.json", {"users": users})
+    ada, bob, _cy = by_email(usersctl).values()
     assert (ada["name"], ada["groups"], bob["active"]) == ("Ada", ["admins"], False)
     assert usersctl.can_log_in("ada@example.com")
+    assert done["without_password"] == 1
 
 
 def test_the_users_of_firebase_are_linked_or_invited(usersctl: Command) -> None:
