@@ -286,11 +286,16 @@ def test_the_users_of_authelia_are_imported_with_their_groups(usersctl: Command)
         "email": "ada@example.com",
         "groups": ["admins"],
     }
-    users = {"ada": ada, "bob": ada | {"email": "bob@example.com", "groups": [], "disabled": True}}
-    import_as_the_manual(usersctl, "Authelia", "authelia.json", {"users": users})
-    ada, bob = by_email(usersctl).values()
+    users = {
+        "ada": ada,
+        "bob": ada | {"email": "bob@example.com", "groups": [], "disabled": True},
+        "cy": ada | {"email": "cy@example.com", "password": "$6$rounds=50000$salt$digest"},
+    }
+    done = import_as_the_manual(usersctl, "Authelia", "authelia.json", {"users": users})
+    ada, bob, _cy = by_email(usersctl).values()
     assert (ada["name"], ada["groups"], bob["active"]) == ("Ada", ["admins"], False)
     assert usersctl.can_log_in("ada@example.com")
+    assert done["without_password"] == 1
 
 
 def test_the_users_of_firebase_are_linked_or_invited(usersctl: Command) -> None:
@@ -447,3 +452,13 @@ def test_the_users_of_wordpress_are_recognised(usersctl: Command) -> None:
     ada, other = by_email(usersctl).values()
     assert (ada["name"], ada["created_at"]) == ("Ada Lovelace", "2020-01-02T03:04:05.000Z")
     assert other["created_at"] > "2026"
+
+
+def test_the_users_of_wordpress_are_read_from_what_mysql_writes(usersctl: Command) -> None:
+    ada = "1\tada\t$P$9IQRaTwmfeRo7ud9Fh4E2PdI0S3r.L0\tada@example.com\t2020-01-02 03:04:05\t\tAda Lovelace"
+    other = f"2\tg\t$wp{HASH[:60]}\tg@example.com\t0000-00-00 00:00:00\tNULL\tG"
+    head = "ID\tuser_login\tuser_pass\tuser_email\tuser_registered\tuser_activation_key\tdisplay_name"
+    (usersctl.folder / "wp_users.csv").write_text(f"{head}\n{ada}\n{other}\n")
+    done = usersctl.ok("import", "--from", "csv:wp_users.csv", "--json").json
+    assert (done["created"], done["foreign_hashes"]) == (2, {"phpass": 1, "WordPress": 1})
+    assert usersctl.can_log_in("ada@example.com", "test12345")

@@ -228,7 +228,9 @@ def update(
     ctx: Context,
     user: UserArgument,
     name: Annotated[str | None, Option(metavar="TEXT", help="A new name.")] = None,
-    email: Annotated[str | None, Option(metavar="EMAIL", help="A new address, not yet confirmed.")] = None,
+    email: Annotated[
+        str | None, Option(metavar="EMAIL", help="A new address, in force at once, but not proven.")
+    ] = None,
     role: Annotated[Role | None, Option(help="A new role, in force at the next request.")] = None,
     unlink: Annotated[
         str | None,

@@ -54,7 +54,9 @@ def audit(
     ] = None,
     action: Annotated[
         str | None,
-        Option(metavar="NAME", help="Only rows of this action: create, …", autocompletion=_complete_action),
+        Option(
+            metavar="NAME", help="Only rows of this action, such as create.", autocompletion=_complete_action
+        ),
     ] = None,
     since: Annotated[str | None, Option(metavar="WHEN", help="Only rows since then: 7d, or a date.")] = None,
     until: Annotated[str | None, Option(metavar="WHEN", help="Only rows before then: 7d, or a date.")] = None,

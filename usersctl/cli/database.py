@@ -86,7 +86,9 @@ def backup(
     keep: Annotated[
         int | None,
         Option(
-            metavar="N", min=1, help="Verify a dated backup in the folder FILE, and keep the newest N there."
+            metavar="N",
+            min=1,
+            help="Write a dated backup into the folder FILE, verify it, and keep the newest N there.",
         ),
     ] = None,
 ) -> None:

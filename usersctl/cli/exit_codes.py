@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     DONE = 0, "Done. Also when there was nothing to do."
     BUG = 1, "A bug in usersctl. `--debug` shows the trace."
     MISUSE = 2, "Wrong usage or invalid input."
-    NOT_FOUND = 3, "No such user, group, token, email or audit entry."
+    NOT_FOUND = 3, "No such user, group, token, email or webhook."
     TAKEN = 4, "The address, the group, the provider account or the file exists already."
     REFUSED = (
         5,

@@ -77,7 +77,7 @@ def create(
 ) -> None:
     """Create a token for an API client. It is printed once, alone on stdout.
 
-    Requests that it comes with from another address than one of --ip are answered as if it were no token.
+    With --ip it works from these addresses alone; elsewhere it is answered like an unknown token.
     """
     run = invocation(ctx)
     if no_expiry == (expires is not None):
@@ -159,7 +159,7 @@ def _draw(run: Invocation, rows: list[dict[str, Any]]) -> None:
 def revoke(
     ctx: Context,
     user: Annotated[
-        list[str] | None, Argument(metavar="[USER]...", help=USERS_HELP, autocompletion=complete_user)
+        list[str] | None, Argument(metavar="[USER...]", help=USERS_HELP, autocompletion=complete_user)
     ] = None,
     token_id: Annotated[int | None, Option("--id", metavar="N", help="One token, by its id.")] = None,
 ) -> None:

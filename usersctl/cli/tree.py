@@ -109,7 +109,7 @@ COMMANDS = {
 GROUPS = {
     "invite": "Invitations: `usersctl invite EMAIL` is short for `usersctl invite send EMAIL`.",
     "group": "Groups of users: create, delete, add and remove members.",
-    "factor": "Second factors of users: list, remove.",
+    "factor": "Second factors of users: list, reset.",
     "token": "API tokens and sessions: create, list, revoke.",
     "mail": "Show, send and test emails.",
     "webhook": "Receivers of events: list, show, retry, test.",

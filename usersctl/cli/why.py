@@ -13,8 +13,8 @@ NOTHING = "Nothing of this account is in the way: it is the password, the browse
 def why(ctx: Context, user: ReadUserArgument) -> None:
     """Show why a user cannot sign in.
 
-    Prints every check of a sign-in in order, and the command that opens the gate that is shut. For an address without
-    an account: what a registration, or a sign-in through the identity provider, would do.
+    Prints the gates of a sign-in in their order, and for one that is shut the command that opens it. For an address
+    without an account: what a registration, or a sign-in through the identity provider, would do.
     """
     run = invocation(ctx)
     service = run.service(write=False)

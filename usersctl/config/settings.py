@@ -236,7 +236,8 @@ class Settings(NamedTuple):
         "@hourly, @daily, @midnight, @weekly, @monthly, @yearly or @annually.")] = "0 2 * * *"
 
     limits_enabled: Annotated[bool, Key("limits.enabled", values.boolean,
-        "Limits failed logins, registrations and reset requests. false leaves that to a component in front.")] = True
+        "Limits failed logins, registrations, requests for emails, sign-ins through providers and changes of one's own account. "
+        "false leaves that to a component in front.")] = True
     failures_before_delay: Annotated[int, Key("limits.accountFailures", values.whole(1, 100),
         "Failed logins in a row after which an account has to wait.")] = 10
     failures_before_lock: Annotated[int, Key("limits.accountLock", values.whole(1, 100),
@@ -247,7 +248,7 @@ class Settings(NamedTuple):
     registrations_per_hour: Annotated[int, Key("limits.registrationsPerHour", values.whole(1, 100_000),
         "Registrations an hour from one client address.")] = 60
     forgots_per_minute: Annotated[int, Key("limits.forgotsPerMinute", values.whole(1, 100_000),
-        "Requests for a password reset a minute from one client address.")] = 20
+        "Requests for a reset or confirmation email a minute from one client address.")] = 20
     own_changes_per_hour: Annotated[int, Key("limits.ownChangesPerHour", values.whole(1, 100_000),
         "Changes of one's own account an hour, by one account and from one client address; of second factors by one account.")] = 60
     provider_sign_ins_per_minute: Annotated[int, Key("limits.providerSignInsPerMinute", values.whole(1, 100_000),

@@ -104,7 +104,7 @@ def new_recovery_codes(request: Request, service: Service) -> dict[str, Any]:
 @Operation("resetFactors", MANAGEMENT, DONE, refusals=NO_SUCH_USER | CONFIRM_FIRST)
 def reset(request: Request, service: Service) -> dict[str, Any]:
     """Remove all second factors of a user who has lost them. Their sessions and API tokens end, and an email tells them.
-    Succeeds without any, too."""
+    Succeeds without any, too. It needs a fresh proof, which no API token has."""
     service.factor_reset.run(request.ids["id"], Chosen(), by=request.actor)
     return {"success": True}
 

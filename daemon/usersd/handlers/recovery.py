@@ -44,9 +44,9 @@ def reset(request: Request, service: Service) -> dict[str, Any]:
 
 @Operation("notMe", SIGNING_IN, MESSAGE, EmailLink)
 def not_me(request: Request, service: Service) -> dict[str, Any]:
-    """This wasn't me. With the link of a notice: ends all sessions and links to identity providers, and makes the password
-    unusable until it is reset. The link about a new second factor also takes that back, with the recovery codes made
-    then."""
+    """This wasn't me. With the link of a notice: ends all sessions, API tokens and links to identity providers, puts a
+    changed address back, undoes a deletion, and makes the password unusable until it is reset. The link about a new second
+    factor also takes that back, with the recovery codes made then."""
     body = EmailLink(request.body)
     service.recovery.not_me(body.token, body.email, by=request.actor)
     return {"message": "All sessions have ended. Set a new password by email before you sign in again"}
