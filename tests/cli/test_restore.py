@@ -418,10 +418,10 @@ def test_a_killed_restore_leaves_the_old_or_the_new_database(
     assert add("eve")
 
 
-def test_restore_creates_a_missing_database(usersctl: Command, ada: User) -> None:
+def test_restore_creates_a_missing_database_and_does_not_ask(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     target = usersctl.folder / "elsewhere" / "users.db"
-    done = usersctl.ok("db", "restore", "saved.db", "--yes", "--db", target)
+    done = usersctl.ok("db", "restore", "saved.db", "--db", target)
     assert done.stdout == f"Restored 1 account to {target}\n"
     assert (target.stat().st_mode & 0o777, target.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert names(target.parent) == {"users.db"}

@@ -1015,6 +1015,19 @@ def test_a_rule_with_a_star_within_a_segment_is_refused(load_keys: LoadKeys, key
     assert 'only as a whole segment, as in "/docs/*"' in error_of(load_keys, {key: value})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("auth.whitelist", ["/a b"]), ("auth.roleRules", {"/a?b": "admin"}), ("auth.factorRules", ["/a#b"])],
+)
+def test_a_character_that_no_path_has_is_refused_with_the_way_to_write_it(
+    load_keys: LoadKeys, key: str, value: Any
+) -> None:
+    message = error_of(load_keys, {key: value})
+    assert message.endswith(
+        "must be paths without \\, and with %20, %3F or %23 in the place of a space, ? or #"
+    )
+
+
 # --- the database ---
 
 

@@ -15,7 +15,7 @@ from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
 from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
-from usersctl.store.conninfo import is_file_of, shown
+from usersctl.store.conninfo import Conninfo, is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
 from usersctl.store.store import Store
@@ -194,9 +194,10 @@ def restore(
 ) -> None:
     """Replace the database by a backup.
 
-    The daemon may run meanwhile. A backup in which `db verify` finds a problem is refused. The replaced database is
-    kept beside the new one. All sessions, API tokens and email links end, because the backup may hold some that were
-    revoked later. A lockdown stays in force. Owners who deleted their accounts get a new email to undo that.
+    Where there is a database, it asks first. The daemon may run meanwhile. A backup in which `db verify` finds a
+    problem is refused. The replaced database is kept beside the new one. All sessions, API tokens and email links end,
+    because the backup may hold some that were revoked later. A lockdown stays in force. Owners who deleted their
+    accounts get a new email to undo that.
     """
     from usersctl.store import backup as backups
 
@@ -221,7 +222,8 @@ def restore(
             run.out.note(consequence_for_apps)
             return
         consequence = "" if keep_tokens else ", and end all sessions and API tokens"
-        confirm(run, f"Replace {name} by {accounts} of {file}{consequence}?", yes=yes)
+        if isinstance(database, Conninfo) or database.exists():  # else there is nothing to lose
+            confirm(run, f"Replace {name} by {accounts} of {file}{consequence}?", yes=yes)
         from usersctl.deletion import tell_owners  # late, for --dry-run
 
         with run.out.progress("Restoring pages") as draw:

@@ -278,8 +278,10 @@ def network(value: Any) -> Any:
 
 @kind("path")
 def path_pattern(value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or any(c <= " " or c in "?#\\" for c in value):
+    if not isinstance(value, str) or not value.startswith("/"):
         raise BadValue('must be paths such as "/about" or "/docs/*", each beginning with /')
+    if any(c <= " " or c in "?#\\" for c in value):
+        raise BadValue("must be paths without \\, and with %20, %3F or %23 in the place of a space, ? or #")
     if any("*" in part and part != "*" for part in value.split("/")):
         raise BadValue('must have a * only as a whole segment, as in "/docs/*" or "/shop/*/item"')
     return value
