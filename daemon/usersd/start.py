@@ -178,7 +178,12 @@ def hosted(
         leader = Leader(service, log=log)
         leader.start()
         stack.callback(leader.stop)
-        daemon = as_hosted(app)
+
+        def begin_to_stop() -> None:
+            leader.end()  # it takes its time while the last requests are answered, and not after them
+            service.stop()
+
+        daemon = as_hosted(app)._replace(on_stop=begin_to_stop)
         if behind is not None:
             from usersd.dev_proxy import in_front_of
 

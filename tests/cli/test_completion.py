@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from support.commands import CLAIM, Command, by_hand
+from support.ports import free_port
 
 
 def complete(usersctl: Command, line: str) -> list[str]:
@@ -156,3 +157,23 @@ def test_a_shell_without_completion_is_misuse(usersctl: Command, option: str) ->
     )
     assert done.returncode == 2
     assert "usersctl: Completion is for bash, zsh, fish and PowerShell\n" in done.stderr
+
+
+# Neither process of the daemon can serve, for a reason that nobody foresaw.
+FAILING = """
+import sys
+from usersctl.__main__ import command
+from usersd.server import processes
+
+processes._serve_alone = None
+command()
+"""
+
+
+def test_a_daemon_whose_processes_fail_says_nothing_of_completion(usersctl: Command) -> None:
+    usersctl.configure(f"server.processes = 2\nserver.port = {free_port()}\n")
+    words = [sys.executable, "-c", FAILING, "serve"]
+    done = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "failed" in done.stderr
+    assert "ompletion" not in done.stderr

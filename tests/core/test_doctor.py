@@ -449,6 +449,28 @@ def test_waiting_and_failed_emails_are_findings(doctor: Doctor, clock: FakeClock
     assert doctor.finds("letters-failed")[1] == "1, such as 1 to eve@example.com: 550 no such mailbox"
 
 
+@pytest.mark.parametrize("webhook", ["", "ops"])
+def test_a_queue_that_is_sent_too_slowly_is_not_one_that_no_daemon_sends(
+    doctor: Doctor, clock: FakeClock, webhook: str
+) -> None:
+    changes = {"webhooks": (Webhook("ops", "https://ops.example.com/hook", ("whsec_x",)),)} if webhook else {}
+    with doctor.service.store.write() as tx:
+        for number in (1, 2):
+            if webhook:
+                tx.add_event(webhook, number, "user.updated", f"msg_{number}", "{}")
+            else:
+                tx.add_email("reset", None, "eve@example.com", f"{number}", dropped=False)
+    clock.move(minutes=20)
+    code = "webhooks" if webhook else "letters-waiting"
+    assert doctor.finds(code, **changes)[1].endswith("no daemon sends them")
+    with doctor.service.store.write() as tx:
+        tx.finish_email(1, EmailState.SENT)
+    clock.move(minutes=10)
+    assert doctor.finds(code, **changes)[1].endswith("others are sent, but more come than that")
+    clock.move(minutes=10)
+    assert doctor.finds(code, **changes)[1].endswith("no daemon sends them")
+
+
 # --- reach ---
 
 

@@ -784,6 +784,49 @@ def test_queries_read_no_more_rows_in_a_larger_database(
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 
+# Prints by how many megabytes the process has grown when 16 threads have read much, some at a time.
+RESTING = """
+import os
+import sys
+import threading
+from pathlib import Path
+from usersctl.store.opening import open_store
+
+def memory():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+def read():
+    for first in range(0, 3_000, 100):
+        with store.read() as tx:
+            for number in range(first, first + 100):
+                tx.queued_email(number)
+        store.rest()
+    have_read.wait()
+    may_end.wait()
+
+store = open_store(Path(sys.argv[1]))
+have_read, may_end = threading.Barrier(17), threading.Event()
+before = memory()
+for _ in range(16):
+    threading.Thread(target=read).start()
+have_read.wait()
+print(memory() - before)
+may_end.set()
+"""
+
+
+@pytest.mark.sqlite  # the cache of a connection to a file
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+def test_threads_that_wait_for_something_else_keep_no_pages_in_memory(path: Path) -> None:
+    with closing(open_store(path, create=True)) as store, store.write() as tx:
+        for number in range(3_000):
+            tx.add_email("reset", None, f"{number}@example.com", f"{number}" * 250, dropped=False)
+    done = subprocess.run(
+        [sys.executable, "-c", RESTING, path], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert float(done.stdout) < 20  # of 36
+
+
 def test_closing_waits_for_a_thread_that_is_amid_a_change(database: Database) -> None:
     store = open_store(database, create=True)
     begun, may_end = threading.Event(), threading.Event()

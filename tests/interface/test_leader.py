@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from support.daemons import serving, wait_for
 from support.fakes import FakeClock
 
 from usersctl.clock import stamp
+from usersctl.config.sources import Loaded, Origin
 from usersctl.errors import StoreUnusable
 from usersctl.models import User
 from usersctl.service import Service
@@ -25,6 +27,7 @@ from usersd.background import leader, mailer, scheduler
 from usersd.background.leader import Leader
 from usersd.background.mailer import Mailer
 from usersd.log import Log
+from usersd.start import hosted
 
 
 @pytest.fixture(autouse=True)
@@ -240,6 +243,18 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(two: Two, tmp_path: Pat
     two.first.start()
     wait_for(lambda: not two.first.parts()["worker"])
     assert (tmp_path / "precious").read_text() == "x"
+
+
+def test_emails_end_while_the_last_requests_are_answered(service: Service) -> None:
+    """Else the seconds of both would add up to more than a stop may take."""
+    stream = io.StringIO()
+    loaded = Loaded(service.settings, None, {"database": Origin("default", None)})
+    with hosted(loaded, Log(stream, as_json=True)) as daemon:
+        wait_for(lambda: '"leader"' in stream.getvalue())
+        at_work = [each for each in threading.enumerate() if each.name == "leader"]
+        assert len(at_work) == 1
+        daemon.on_stop()
+        wait_for(lambda: not at_work[0].is_alive(), 10)
 
 
 # --- over real processes ---

@@ -303,8 +303,12 @@ def _is_completion() -> bool:
     return "_USERSCTL_COMPLETE" in os.environ
 
 
+def _asks_for_completion(words: Sequence[str]) -> bool:
+    return _is_completion() or any(word.endswith("-completion") for word in words)
+
+
 def _completion(words: Sequence[str]) -> AbstractContextManager[None]:
-    if not _is_completion() and not any(word.endswith("-completion") for word in words):
+    if not _asks_for_completion(words):
         return nullcontext()
     from usersctl.cli import completion  # late: it has a part for each shell
 
@@ -344,7 +348,8 @@ def run_tree(run: Invocation) -> int:
         return ExitCode.MISUSE
     if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C before the command
         raise KeyboardInterrupt
-    if result == ExitCode.BUG:  # Typer's, in a shell for which it has no completion; no command exits so
+    # Typer's, in a shell for which it has no completion. A daemon of which a process failed exits so, too.
+    if result == ExitCode.BUG and _asks_for_completion(run.words):
         hint = "start one of them, and run the same there"
         raise Invalid("Completion is for bash, zsh, fish and PowerShell", hint=hint)
     return result if isinstance(result, int) else ExitCode.DONE

@@ -15,7 +15,7 @@ from usersctl.doctor.installation import (
     problem,
     warning,
 )
-from usersctl.models import EmailState
+from usersctl.models import EmailState, QueuedEmail
 from usersctl.oauth.identities import unbound
 from usersctl.passwords import ARGON2, MEND_LIBRARY, beginning_of, kind_of
 from usersctl.schedule import next_slot
@@ -119,6 +119,15 @@ def _first(items: list[str], at_most: int) -> str:
     return ", ".join(items[:at_most]) + " and more" * (len(items) > at_most)
 
 
+def why_unsent(installation: Installation, oldest: QueuedEmail) -> str:
+    """Why an email or event that waits longest was not sent yet."""
+    if oldest.last_error is not None:
+        return oldest.last_error
+    since = stamp(installation.now() - EMAIL_IS_LATE)
+    is_at_work = installation.query(lambda tx: tx.was_any_sent(oldest.webhook, since=since))
+    return "others are sent, but more come than that" if is_at_work else "no daemon sends them"
+
+
 def emails_waiting(installation: Installation) -> Result:
     oldest = installation.query(lambda tx: tx.oldest_email(EmailState.WAITING))
     if oldest is None:
@@ -127,7 +136,7 @@ def emails_waiting(installation: Installation) -> Result:
     message = f"{count}, the oldest since {oldest.created_at}"
     if installation.now() - moment(oldest.created_at) < EMAIL_IS_LATE:
         return ok(message)
-    reason = oldest.last_error or "no daemon sends them"
+    reason = why_unsent(installation, oldest)
     return warning(f"{message}: {reason}", installation.command("mail retry"))
 
 

@@ -6,7 +6,7 @@ from usersctl.clock import moment
 from usersctl.config.values import is_loopback
 from usersctl.config.webhooks import Webhook
 from usersctl.doctor.installation import Installation, Result, ok, warning
-from usersctl.doctor.records import EMAIL_IS_LATE
+from usersctl.doctor.records import EMAIL_IS_LATE, why_unsent
 from usersctl.text import counted
 
 
@@ -24,7 +24,7 @@ def _receiver(installation: Installation, webhook: Webhook) -> Result:
     if state.ended_at is not None:
         return warning(f"{waiting}; the receiver ended it at {state.ended_at} (410)", again)
     if oldest is not None and installation.now() - moment(oldest.created_at) >= EMAIL_IS_LATE:
-        reason = oldest.last_error or "no daemon sends them"
+        reason = why_unsent(installation, oldest)
         return warning(f"{waiting}, the oldest since {oldest.created_at}: {reason}", again)
     if counts["failed"]:
         return warning(f"{name}: {counted(counts['failed'], 'event')} given up after three days", again)

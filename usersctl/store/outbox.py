@@ -142,6 +142,10 @@ class Outbox(Statements):
         statement = f"SELECT {QUEUED} FROM outbox WHERE webhook = '' AND state = ? ORDER BY id LIMIT 1"
         return self._first(QueuedEmail._make, statement, (state,))
 
+    def was_any_sent(self, webhook: str, *, since: str) -> bool:
+        where = "finished_at > ? AND webhook = ? AND state = 'sent'"
+        return self._number(f"SELECT 1 FROM outbox WHERE {where} LIMIT 1", (since, webhook)) == 1
+
     def count_emails(self) -> dict[str, int]:
         return self._count_by_state("", EmailState)
 

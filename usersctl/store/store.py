@@ -235,7 +235,7 @@ class Store(ABC):
             self._connections.pop().close()
 
     def rest(self) -> None:  # noqa: B027
-        """This thread will wait for something else: a server takes only so many connections."""
+        """This thread will wait for something else: it keeps neither a connection to a server nor the pages of a file."""
 
     @contextmanager
     def _errors_in_words(self) -> Iterator[None]:

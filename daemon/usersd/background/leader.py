@@ -38,8 +38,12 @@ class Leader(threading.Thread):
         self._problem = ""  # why the lock cannot be asked for
         self._jobs: list[Mailer | Scheduler] = []
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """After what is being sent, for which it does not wait."""
         self._stopping.set()
+
+    def stop(self) -> None:
+        self.end()
         if self.is_alive():
             self.join()
 
