@@ -79,7 +79,7 @@ def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
         ),
     ]
     ada.button("Keep the old address").press("Enter")
-    ada.sees("Your address stays as it was.")
+    ada.has_focus_on(ada.page.get_by_text("Your address stays as it was."))
     ada.page.get_by_text("Delete my account …").press("Space")
     ada.page.keyboard.press("Tab")
     ada.has_focus_on(ada.field("Your password"))
@@ -98,6 +98,21 @@ def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> N
         *("Skip to the content", "Acme", "Profile", "Sign out"),
         *("Continue", "Use another account"),
     ]
+
+
+def test_the_tab_key_reaches_the_way_on_from_a_dead_link_first(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.expected = {400}
+    ada.goes(f"/reset-password{LINK}")
+    ada.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
+    ada.presses("Set password")
+    ada.has_focus_on(ada.page.get_by_text("This link has already been used, or has expired."))
+    seen = ada.page.locator(".ways a").all()
+    tops = [link.bounding_box()["y"] for link in seen]
+    assert tops == sorted(tops)
+    for name in ("Get another link", "Sign in"):
+        ada.page.keyboard.press("Tab")
+        ada.has_focus_on(ada.page.get_by_role("link", name=name))
 
 
 def test_the_skip_link_leads_to_the_content(house: House, visit: Visit) -> None:
