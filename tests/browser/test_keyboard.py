@@ -239,6 +239,18 @@ def test_the_focus_stays_on_a_row_that_is_replaced_meanwhile(house: House, visit
         ada.has_focus_on(held)
 
 
+def test_a_wrong_field_at_the_top_of_the_screen_is_shown_with_its_label(house: House, visit: Visit) -> None:
+    ada = visit(house(), viewport={"width": 1280, "height": 400})
+    ada.site.add()
+    ada.signs_in(at="/login?redirect=/account")
+    ada.page.get_by_text("Make a token …").click()
+    ada.field("What it is for").evaluate("field => scrollBy(0, field.getBoundingClientRect().top + 10)")
+    ada.button("Make token").dispatch_event("click")
+    ada.has_focus_on(ada.field("What it is for"))
+    for text in ("What it is for", "Please fill in this field."):
+        expect(ada.page.get_by_text(text).locator("visible=true")).to_be_in_viewport(ratio=1)
+
+
 def test_results_and_the_number_of_chosen_users_are_read_aloud(house: House, visit: Visit) -> None:
     ada = visit(house())
     ada.site.add(role="admin")
