@@ -86,6 +86,79 @@ def test_the_pages_of_admins_need_no_scrolling_to_the_side_on_tablets_and_at_a_z
             assert visitor.page.evaluate(WIDE) == 0, (path, width)
 
 
+# The words of an element that are cut in two, but for those that have a hyphen there.
+CUT_WORDS = """element => {
+  const cut = [], range = document.createRange(), texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  for (let text; text = texts.nextNode();) for (const { 0: word, index } of text.data.matchAll(/[^\\s-]+-?/g)) {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    if (range.getClientRects().length > 1) cut.push(word);
+  }
+  return cut;
+}"""
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_table_of_the_overview_cuts_no_word_of_its_head(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    visitor = visit(site, locale=locale)
+    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.goes("/overview")
+    visitor.page.locator("summary").click()
+    head = visitor.page.locator("thead")
+    for width in (320, 360, 390, 480, 608, 640, 768, 1280):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        assert head.evaluate(CUT_WORDS) == [], width
+        assert visitor.page.evaluate(WIDE) == 0, width
+
+
+# How much wider the chosen text of a list is than the room for it, without the list's own arrow.
+TOO_LONG = """list => {
+  const { font, paddingLeft, paddingRight } = getComputedStyle(list);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = font;
+  return pen.measureText(list.selectedOptions[0].text).width + parseFloat(paddingLeft) + parseFloat(paddingRight) + 16 - list.clientWidth;
+}"""
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_lists_above_all_users_show_what_is_chosen(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    site.service.groups.create("staff", by=OPERATOR)
+    token = site.signed_in(site.add(role="admin")).token
+    visitor = visit(site, locale=locale)
+    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.goes("/users?sort=last-login&order=desc")
+    for width in (320, 375, 768):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        for name in ("state", "role", "group", "sort"):
+            expect(visitor.page.locator(f"#{name}")).to_be_visible()
+            assert visitor.page.locator(f"#{name}").evaluate(TOO_LONG) <= 0, (name, width)
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_pages_of_admins_fit_on_a_phone_with_letters_of_twice_the_size(
+    house: House, visit: Visit, locale: str
+) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    site.service.groups.create("staff", by=OPERATOR)
+    visitor = visit(site, viewport={"width": 375, "height": 667}, locale=locale)
+    larger = {"fontSizes": {"standard": 32, "fixed": 26}}
+    visitor.context.new_cdp_session(visitor.page).send("Page.setFontSizes", larger)
+    visitor.goes("/login")
+    assert visitor.page.locator("a.button").evaluate(CUT_WORDS) == []
+    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    for path in FOR_ADMINS:
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        for part in visitor.page.locator("details").all():
+            part.evaluate("part => part.open = true")
+        expect(visitor.page.locator("body")).to_have_css("font-size", "32px")
+        assert visitor.page.evaluate(WIDE) == 0, path
+
+
 # Whether the first letter of an element is within its box.
 BEGINS_IN_SIGHT = """element => {
   const range = document.createRange();
