@@ -183,6 +183,28 @@ def test_a_long_name_from_right_to_left_is_cut_off_at_its_end(house: House, visi
     expect(visitor.field("Name")).to_have_css("direction", "rtl")
 
 
+# Where the letters of an element begin, in their order.
+PLACES = """element => [...element.textContent].map((_, place) => {
+  const range = new Range();
+  range.setStart(element.firstChild, place);
+  range.setEnd(element.firstChild, place + 1);
+  return range.getBoundingClientRect().left;
+})"""
+
+
+def test_a_name_from_right_to_left_ends_at_its_left_as_a_heading(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    create_user(site.service, "noa@example.com", "נועה!", None, by=OPERATOR)
+    visitor = visit(site)
+    visitor.signs_in(at="/login?redirect=/users/2")
+    heading = visitor.page.get_by_role("heading", level=1)
+    expect(heading).to_have_text("נועה!")
+    places = heading.evaluate(PLACES)
+    assert places == sorted(places, reverse=True)
+    assert places[-1] == heading.bounding_box()["x"]  # below the others
+
+
 def test_a_page_is_written_from_right_to_left_for_such_a_language(
     house: House, visit: Visit, tmp_path: Path
 ) -> None:
@@ -211,15 +233,10 @@ def test_a_key_to_type_keeps_its_order_on_a_page_from_right_to_left(
     visitor.presses("Set up an app")
     visitor.sees("Scan this with the app on your phone.")
     places = visitor.page.locator("#totp-key").evaluate(
-        """(key) => {
+        f"""(key) => {{
             key.textContent = "2345 ABCD";
-            return [...key.textContent].map((_, place) => {
-                const range = new Range();
-                range.setStart(key.firstChild, place);
-                range.setEnd(key.firstChild, place + 1);
-                return range.getBoundingClientRect().left;
-            });
-        }"""
+            return ({PLACES})(key);
+        }}"""
     )
     assert places == sorted(places)
 
