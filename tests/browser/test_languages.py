@@ -183,6 +183,18 @@ def test_a_long_name_from_right_to_left_is_cut_off_at_its_end(house: House, visi
     expect(visitor.field("Name")).to_have_css("direction", "rtl")
 
 
+# Where these words of an element begin.
+BEGINS = """(element, words) => words.map((word) => {
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), range = new Range();
+  for (let text; text = texts.nextNode();) {
+    const place = text.data.indexOf(word);
+    if (place < 0) continue;
+    range.setStart(text, place);
+    range.setEnd(text, place + 1);
+    return range.getBoundingClientRect().left;
+  }
+})"""
+
 # Where the letters of an element begin, in their order.
 PLACES = """element => [...element.textContent].map((_, place) => {
   const range = new Range();
@@ -219,6 +231,27 @@ def test_a_page_is_written_from_right_to_left_for_such_a_language(
         visitor.page.wait_for_load_state("networkidle")
         expect(visitor.page.locator("body")).to_have_css("direction", "rtl")
         assert visitor.page.evaluate(WIDE) == 0, path
+
+
+def test_addresses_times_and_details_keep_their_order_on_a_page_from_right_to_left(
+    house: House, visit: Visit, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"lang": "ar"}))
+    site = house(locale=str(own))
+    site.add(role="admin")
+    create_user(site.service, f"{'w' * 60}@example.com", "Grace", None, by=OPERATOR)
+    visitor = visit(site)
+    all_users(visitor)
+    address = visitor.page.locator("#users td.email", has_text="www")
+    assert address.evaluate("element => element.scrollWidth > element.clientWidth")  # it is cut off
+    assert address.evaluate(BEGINS_IN_SIGHT)
+    expect(address).to_have_css("text-align", "right")  # below the others
+    visitor.goes("/audit?action=create")
+    row = visitor.page.get_by_role("row").nth(1)
+    for part, begin, end in (("td.hint", "2026", "08:22"), ("th .hint", "role", "active")):
+        places = dict(zip((begin, end), row.locator(part).evaluate(BEGINS, [begin, end]), strict=True))
+        assert places[begin] < places[end], part
 
 
 def test_a_key_to_type_keeps_its_order_on_a_page_from_right_to_left(

@@ -108,10 +108,12 @@ function manageUsers() {
     if (!user.active) tags.append(" ", status.cloneNode(true));
     const link = makeLink("name", user.name, "/users/" + user.id);
     link.dataset.id = "link-" + user.id;
-    link.dir = "auto";  // a name that is cut off keeps its beginning
-    const head = make("th", "who", link, make("span", "hint narrow-only", user.email), tags);
+    const below = make("span", "hint narrow-only", user.email);
+    const head = make("th", "who", link, below, tags);
     head.scope = "row";
     const email = make("td", "email wide-only", user.email);
+    // What is cut off keeps its beginning.
+    link.dir = below.dir = email.dir = "auto";
     head.title = user.name;
     email.title = user.email;
     const cells = [
