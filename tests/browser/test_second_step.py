@@ -254,6 +254,7 @@ def test_who_must_have_a_second_factor_is_led_through_its_set_up(
     ada.signs_in(at="/login?redirect=/users")
     expect(ada.page).to_have_url(re.compile("/account"))
     ada.sees("Before you can go on, your account needs a second step")
+    ada.misses("passkey")  # there are none at an address that is no name
     ada.misses("Your details")
     enrols(ada, clock)
     ada.is_at("/users")
