@@ -79,7 +79,7 @@ def test_the_profile_is_usable_by_keyboard(house: House, visit: Visit) -> None:
         ),
     ]
     ada.button("Keep the old address").press("Enter")
-    ada.sees("Your address stays as it was.")
+    ada.has_focus_on(ada.page.get_by_text("Your address stays as it was."))
     ada.page.get_by_text("Delete my account …").press("Space")
     ada.page.keyboard.press("Tab")
     ada.has_focus_on(ada.field("Your password"))
@@ -98,6 +98,21 @@ def test_a_signed_in_user_continues_by_keyboard(house: House, visit: Visit) -> N
         *("Skip to the content", "Acme", "Profile", "Sign out"),
         *("Continue", "Use another account"),
     ]
+
+
+def test_the_tab_key_reaches_the_way_on_from_a_dead_link_first(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.expected = {400}
+    ada.goes(f"/reset-password{LINK}")
+    ada.fills(New_password=PASSWORD, New_password__once_more=PASSWORD)
+    ada.presses("Set password")
+    ada.has_focus_on(ada.page.get_by_text("This link has already been used, or has expired."))
+    seen = ada.page.locator(".ways a").all()
+    tops = [link.bounding_box()["y"] for link in seen]
+    assert tops == sorted(tops)
+    for name in ("Get another link", "Sign in"):
+        ada.page.keyboard.press("Tab")
+        ada.has_focus_on(ada.page.get_by_role("link", name=name))
 
 
 def test_the_skip_link_leads_to_the_content(house: House, visit: Visit) -> None:
@@ -222,6 +237,18 @@ def test_the_focus_stays_on_a_row_that_is_replaced_meanwhile(house: House, visit
         with ada.page.expect_response("**/api/users?*"):
             ada.page.evaluate("document.dispatchEvent(new CustomEvent('changed', { detail: {} }))")
         ada.has_focus_on(held)
+
+
+def test_a_wrong_field_at_the_top_of_the_screen_is_shown_with_its_label(house: House, visit: Visit) -> None:
+    ada = visit(house(), viewport={"width": 1280, "height": 400})
+    ada.site.add()
+    ada.signs_in(at="/login?redirect=/account")
+    ada.page.get_by_text("Make a token …").click()
+    ada.field("What it is for").evaluate("field => scrollBy(0, field.getBoundingClientRect().top + 10)")
+    ada.button("Make token").dispatch_event("click")
+    ada.has_focus_on(ada.field("What it is for"))
+    for text in ("What it is for", "Please fill in this field."):
+        expect(ada.page.get_by_text(text).locator("visible=true")).to_be_in_viewport(ratio=1)
 
 
 def test_results_and_the_number_of_chosen_users_are_read_aloud(house: House, visit: Visit) -> None:

@@ -86,6 +86,79 @@ def test_the_pages_of_admins_need_no_scrolling_to_the_side_on_tablets_and_at_a_z
             assert visitor.page.evaluate(WIDE) == 0, (path, width)
 
 
+# The words of an element that are cut in two, but for those that have a hyphen there.
+CUT_WORDS = """element => {
+  const cut = [], range = document.createRange(), texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  for (let text; text = texts.nextNode();) for (const { 0: word, index } of text.data.matchAll(/[^\\s-]+-?/g)) {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    if (range.getClientRects().length > 1) cut.push(word);
+  }
+  return cut;
+}"""
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_table_of_the_overview_cuts_no_word_of_its_head(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    visitor = visit(site, locale=locale)
+    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.goes("/overview")
+    visitor.page.locator("summary").click()
+    head = visitor.page.locator("thead")
+    for width in (320, 360, 390, 480, 608, 640, 768, 1280):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        assert head.evaluate(CUT_WORDS) == [], width
+        assert visitor.page.evaluate(WIDE) == 0, width
+
+
+# How much wider the chosen text of a list is than the room for it, without the list's own arrow.
+TOO_LONG = """list => {
+  const { font, paddingLeft, paddingRight } = getComputedStyle(list);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = font;
+  return pen.measureText(list.selectedOptions[0].text).width + parseFloat(paddingLeft) + parseFloat(paddingRight) + 16 - list.clientWidth;
+}"""
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_lists_above_all_users_show_what_is_chosen(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    site.service.groups.create("staff", by=OPERATOR)
+    token = site.signed_in(site.add(role="admin")).token
+    visitor = visit(site, locale=locale)
+    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.goes("/users?sort=last-login&order=desc")
+    for width in (320, 375, 768):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        for name in ("state", "role", "group", "sort"):
+            expect(visitor.page.locator(f"#{name}")).to_be_visible()
+            assert visitor.page.locator(f"#{name}").evaluate(TOO_LONG) <= 0, (name, width)
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_pages_of_admins_fit_on_a_phone_with_letters_of_twice_the_size(
+    house: House, visit: Visit, locale: str
+) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    site.service.groups.create("staff", by=OPERATOR)
+    visitor = visit(site, viewport={"width": 375, "height": 667}, locale=locale)
+    larger = {"fontSizes": {"standard": 32, "fixed": 26}}
+    visitor.context.new_cdp_session(visitor.page).send("Page.setFontSizes", larger)
+    visitor.goes("/login")
+    assert visitor.page.locator("a.button").evaluate(CUT_WORDS) == []
+    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    for path in FOR_ADMINS:
+        visitor.goes(path)
+        visitor.page.wait_for_load_state("networkidle")
+        for part in visitor.page.locator("details").all():
+            part.evaluate("part => part.open = true")
+        expect(visitor.page.locator("body")).to_have_css("font-size", "32px")
+        assert visitor.page.evaluate(WIDE) == 0, path
+
+
 # Whether the first letter of an element is within its box.
 BEGINS_IN_SIGHT = """element => {
   const range = document.createRange();
@@ -110,6 +183,40 @@ def test_a_long_name_from_right_to_left_is_cut_off_at_its_end(house: House, visi
     expect(visitor.field("Name")).to_have_css("direction", "rtl")
 
 
+# Where these words of an element begin.
+BEGINS = """(element, words) => words.map((word) => {
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), range = new Range();
+  for (let text; text = texts.nextNode();) {
+    const place = text.data.indexOf(word);
+    if (place < 0) continue;
+    range.setStart(text, place);
+    range.setEnd(text, place + 1);
+    return range.getBoundingClientRect().left;
+  }
+})"""
+
+# Where the letters of an element begin, in their order.
+PLACES = """element => [...element.textContent].map((_, place) => {
+  const range = new Range();
+  range.setStart(element.firstChild, place);
+  range.setEnd(element.firstChild, place + 1);
+  return range.getBoundingClientRect().left;
+})"""
+
+
+def test_a_name_from_right_to_left_ends_at_its_left_as_a_heading(house: House, visit: Visit) -> None:
+    site = house()
+    site.add(role="admin")
+    create_user(site.service, "noa@example.com", "נועה!", None, by=OPERATOR)
+    visitor = visit(site)
+    visitor.signs_in(at="/login?redirect=/users/2")
+    heading = visitor.page.get_by_role("heading", level=1)
+    expect(heading).to_have_text("נועה!")
+    places = heading.evaluate(PLACES)
+    assert places == sorted(places, reverse=True)
+    assert places[-1] == heading.bounding_box()["x"]  # below the others
+
+
 def test_a_page_is_written_from_right_to_left_for_such_a_language(
     house: House, visit: Visit, tmp_path: Path
 ) -> None:
@@ -126,6 +233,27 @@ def test_a_page_is_written_from_right_to_left_for_such_a_language(
         assert visitor.page.evaluate(WIDE) == 0, path
 
 
+def test_addresses_times_and_details_keep_their_order_on_a_page_from_right_to_left(
+    house: House, visit: Visit, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"lang": "ar"}))
+    site = house(locale=str(own))
+    site.add(role="admin")
+    create_user(site.service, f"{'w' * 60}@example.com", "Grace", None, by=OPERATOR)
+    visitor = visit(site)
+    all_users(visitor)
+    address = visitor.page.locator("#users td.email", has_text="www")
+    assert address.evaluate("element => element.scrollWidth > element.clientWidth")  # it is cut off
+    assert address.evaluate(BEGINS_IN_SIGHT)
+    expect(address).to_have_css("text-align", "right")  # below the others
+    visitor.goes("/audit?action=create")
+    row = visitor.page.get_by_role("row").nth(1)
+    for part, begin, end in (("td.hint", "2026", "08:22"), ("th .hint", "role", "active")):
+        places = dict(zip((begin, end), row.locator(part).evaluate(BEGINS, [begin, end]), strict=True))
+        assert places[begin] < places[end], part
+
+
 def test_a_key_to_type_keeps_its_order_on_a_page_from_right_to_left(
     house: House, visit: Visit, tmp_path: Path
 ) -> None:
@@ -138,15 +266,10 @@ def test_a_key_to_type_keeps_its_order_on_a_page_from_right_to_left(
     visitor.presses("Set up an app")
     visitor.sees("Scan this with the app on your phone.")
     places = visitor.page.locator("#totp-key").evaluate(
-        """(key) => {
+        f"""(key) => {{
             key.textContent = "2345 ABCD";
-            return [...key.textContent].map((_, place) => {
-                const range = new Range();
-                range.setStart(key.firstChild, place);
-                range.setEnd(key.firstChild, place + 1);
-                return range.getBoundingClientRect().left;
-            });
-        }"""
+            return ({PLACES})(key);
+        }}"""
     )
     assert places == sorted(places)
 

@@ -400,9 +400,16 @@ def test_every_page_is_accessible_and_fits_in_light_and_dark(house: House, visit
     looks_well(visitor.page)
 
 
-def test_the_pages_of_the_interface_fit_at_a_zoom_of_400_percent(house: House, visit: Visit) -> None:
-    visitor = visit(house(), viewport=NARROW)
+# At a zoom of 400 %, and with letters of twice the size.
+@pytest.mark.parametrize(("width", "letters"), [(320, 16), (375, 32)])
+def test_the_pages_of_the_interface_fit_on_small_screens_and_with_large_letters(
+    house: House, visit: Visit, width: int, letters: int
+) -> None:
+    visitor = visit(house(), viewport={"width": width, "height": 640})
+    sizes = {"fontSizes": {"standard": letters}}
+    visitor.context.new_cdp_session(visitor.page).send("Page.setFontSizes", sizes)
     visitor.goes("/api/users/docs")
+    expect(visitor.page.locator("body")).to_have_css("font-size", f"{letters}px")
     for part in visitor.page.locator("details").all():
         part.evaluate("part => part.open = true")
     assert visitor.page.evaluate(WIDE) == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
-from support.visitors import Visitor, expect, tries
+from support.visitors import Visitor, all_users, expect, tries
 from support.web import Site
 
 from usersd.response import unavailable
@@ -68,6 +68,20 @@ def test_a_lost_network_is_reported_until_it_is_back(ada: Visitor) -> None:
     ada.context.set_offline(False)
     ada.presses("Sign in")
     ada.is_at("/")
+
+
+def test_a_list_that_did_not_come_is_reported_until_one_comes(house: House, visit: Visit) -> None:
+    ada = visit(house())
+    ada.site.add(role="admin")
+    all_users(ada)
+    ada.offline = True
+    ada.context.set_offline(True)
+    ada.fills(Search_by_name_or_email="ada")
+    ada.sees("The server cannot be reached.")
+    ada.context.set_offline(False)
+    ada.fills(Search_by_name_or_email="nobody")
+    ada.sees("No users found.")
+    ada.misses("The server cannot be reached.")
 
 
 # --- not twice ---

@@ -130,9 +130,12 @@ def test_recovery_codes_are_copied_downloaded_and_made_anew(
     for _ in range(3):
         ada.page.keyboard.press("Escape")  # too easily pressed for what is shown once
     ada.sees("Keep them where you find them")
+    beside = ada.page.get_by_role("link", name="Download")
+    place = beside.bounding_box()
     ada.presses("Copy")
     ada.sees("Copied")
     expect(ada.button("Copied")).to_have_attribute("aria-live", "polite")  # read aloud
+    assert beside.bounding_box() == place  # no button jumps
     assert ada.page.evaluate("navigator.clipboard.readText()").split() == fresh
     with ada.page.expect_download() as download:
         ada.follows("Download")
@@ -251,6 +254,7 @@ def test_who_must_have_a_second_factor_is_led_through_its_set_up(
     ada.signs_in(at="/login?redirect=/users")
     expect(ada.page).to_have_url(re.compile("/account"))
     ada.sees("Before you can go on, your account needs a second step")
+    ada.misses("passkey")  # there are none at an address that is no name
     ada.misses("Your details")
     enrols(ada, clock)
     ada.is_at("/users")

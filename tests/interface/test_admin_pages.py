@@ -58,6 +58,8 @@ def test_the_trail_shows_the_newest_rows_and_leads_to_older_ones(
     assert actions(page) == ["create"]
     assert link(page, "Older rows") is None
     assert link(page, "Newest rows") == "/audit?"
+    monkeypatch.setattr(audit_page, "ROWS", 20)
+    assert shown(admin, "/audit").count("<nav") == 1  # no empty one, which screen readers would list
 
 
 def test_the_filter_stands_in_the_address_and_in_the_fields(

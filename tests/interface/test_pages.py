@@ -300,6 +300,25 @@ def test_a_page_without_the_database_says_so_and_leads_to_another_try(site: Site
         assert ada.get(path, headers=browser).json["statusCode"] == 503
 
 
+def test_a_page_that_fails_says_so_and_leads_to_another_try(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = {"Accept": "text/html", "Sec-Fetch-Mode": "navigate", "Accept-Language": "fr"}
+    ada = site.signed_in(site.add())
+    monkeypatch.delattr(type(site.service.identities), "connections")
+    plain, reply = ada.get("/account"), ada.get("/account", headers=browser)
+    assert (plain.status, plain.message) == (500, "Internal server error")
+    assert reply.status == 500
+    page = reply.body.decode()
+    assert "<h1>Un problème est survenu de notre côté</h1>" in page
+    assert '<a href="">Réessayer</a>' in page
+    # What failed may be what all pages have in common.
+    monkeypatch.delattr("usersd.pages.layout._template")
+    reply = ada.get("/account", headers=browser)
+    assert (reply.status, reply.message) == (500, "Internal server error")
+    assert [line["event"] for line in site.log].count("error") == 3
+
+
 # --- markup ---
 
 

@@ -72,11 +72,16 @@ def forbidden(request: Request, why: str = "forbidden") -> Response:
 
 
 def instead(request: Request, answer: Response) -> Response:
-    """Turns a JSON 400, 403, 404 or 503 into a page if a browser is about to show it; returns any other answer unchanged."""
-    reason = {400: "gone", 403: "closed", 404: "gone", 503: "unavailable"}.get(answer.status)
+    """Turns a JSON 400, 403, 404, 500 or 503 into a page if a browser is about to show it; returns any other answer unchanged."""
+    reason = {400: "gone", 403: "closed", 404: "gone", 500: "failed", 503: "unavailable"}.get(answer.status)
     if reason is None or answer.headers[: len(JSON)] != JSON or not shows_a_page(request):
         return answer
-    refusal = refused(request, reason, answer.status)
+    try:
+        refusal = refused(request, reason, answer.status)
+    except Exception:
+        if answer.status == 500:  # what failed may be the same here
+            return answer
+        raise
     return refusal._replace(headers=refusal.headers + answer.headers[len(JSON) :])
 
 

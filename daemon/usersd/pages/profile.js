@@ -9,6 +9,8 @@ async function showClaim() {
   const result = await ask("GET", "/api/users/me/email");
   if (!result) return;
   const { email, claim } = result;
+  // The button that took the claim back disappears with it.
+  if (!claim && claimCard.contains(document.activeElement)) $("#notes .note")?.focus();
   claimCard.hidden = !claim;
   // Only after a change of the address: otherwise this would replace what the user is typing.
   if (called !== (claim || result).email) emailField.value = emailField.defaultValue = called = (claim || result).email;

@@ -297,12 +297,14 @@ function nextStep(form, message) {
   return ends;
 }
 
-// An expired link stays expired: the link to another page becomes the main button.
+// An expired link stays expired: the link to another page becomes the main button, and the first one for the Tab key.
 function giveUp(form, text) {
   dropLink();
   form.hidden = true;
   say(text, "note bad", " ", form.dataset.over || "").focus();
-  $("[data-way]")?.classList.add("button", "primary");
+  const way = $("[data-way]");
+  way?.classList.add("button", "primary");
+  way?.parentElement.prepend(way);
 }
 
 // Shows a refusal at the field that it is about, or above the form.

@@ -28,6 +28,7 @@ function manageUsers() {
   let shown;  // the one that came: the other may still be under way, or have failed
   let ends;  // by page, the id of the last user before it: with it the server need not skip a million users
   let lastRequest = 0;
+  let failure;  // the note of the last list that did not come
 
   // The page lists the groups once: there may be many.
   for (const select of all("#into, #invite-groups")) select.append(...[...group.options].slice(1).map((option) => option.cloneNode(true)));
@@ -61,9 +62,10 @@ function manageUsers() {
     if (page > 1) values.set("page", page);
     history[change](null, "", values.size ? "?" + values : location.pathname);
     if (ends[page]) values.set("after", ends[page]);
-    const result = await ask("GET", "/api/users?limit=50&" + values);
+    const result = await ask("GET", "/api/users?limit=50&" + values, undefined, (text) => { failure = say(text, "note bad"); });
     // A later request may be under way.
     if (!result || request !== lastRequest) return;
+    failure?.remove();
     ({ users } = result);
     ends[page + 1] = users.at(-1)?.id;
     const { totalPages } = result.pagination;
@@ -106,10 +108,12 @@ function manageUsers() {
     if (!user.active) tags.append(" ", status.cloneNode(true));
     const link = makeLink("name", user.name, "/users/" + user.id);
     link.dataset.id = "link-" + user.id;
-    link.dir = "auto";  // a name that is cut off keeps its beginning
-    const head = make("th", "who", link, make("span", "hint narrow-only", user.email), tags);
+    const below = make("span", "hint narrow-only", user.email);
+    const head = make("th", "who", link, below, tags);
     head.scope = "row";
     const email = make("td", "email wide-only", user.email);
+    // What is cut off keeps its beginning.
+    link.dir = below.dir = email.dir = "auto";
     head.title = user.name;
     email.title = user.email;
     const cells = [
