@@ -564,6 +564,12 @@ def test_the_query_may_require_a_role(site: Site) -> None:
     assert user.get(VERIFY + "?role=admin").message == "Admin access required"
 
 
+def test_a_role_of_the_query_is_needed_in_addition_to_that_of_the_path(site: Site) -> None:
+    user, admin = site.signed_in(site.add()), site.signed_in(site.add("root", role="admin"))
+    for client, status in ((user, 403), (admin, 200)):
+        assert client.get(f"{VERIFY}?role=user", headers=forwarded("/admin")).status == status
+
+
 @pytest.mark.parametrize(
     ("query", "status"), [("?role=admin", 403), ("?group=staff", 403), ("?factors=2", 401), ("", 200)]
 )
