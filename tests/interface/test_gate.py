@@ -187,6 +187,23 @@ def test_group_rules_apply_at_the_gate(make_service: Callable[..., Service], ada
         assert clients[1].get("/x").json["user"]["groups"] == ["a.b"]
 
 
+def test_factor_rules_lead_to_the_second_step_and_back(
+    make_service: Callable[..., Service], ada: User
+) -> None:
+    service = make_service(factor_rules=("/payroll/*", "/api/payroll/*"))
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        client = Gated(service, port).client(ada)
+        page = client.get("/payroll/1?x=2")
+        assert page.header("Location") == "/second-factor?redirect=/payroll/1%3Fx%3D2"
+        for refused in (client.get("/api/payroll"), client.post("/payroll")):
+            assert (refused.status, refused.message) == (401, "Second factor required")
+        assert client.get("/page").status == 200
+        with service.store.write() as tx:
+            tx._run("UPDATE auth_tokens SET opened_with = 'pwd otp'")
+        for path in ("/payroll/1", "/api/payroll"):
+            assert client.get(path).status == 200
+
+
 def test_a_handler_can_require_one_of_several_groups() -> None:
     member = {"usersd.user": {"id": 1, "role": "user", "groups": ["staff"]}}
     assert require_group(member, "hr", "staff")["id"] == 1
