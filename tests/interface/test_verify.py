@@ -768,6 +768,7 @@ PROOFS: list[tuple[str | None, bool]] = [
     ("provider:other pwd", False),  # both are known
     ("provider:oauth", False),
     ("provider:gone", False),  # no longer configured
+    ("provider:corporation", False),
     ("provider:", False),
     ("otp", False),
     ("otp recovery", False),
