@@ -278,6 +278,7 @@ def test_a_pattern_of_the_whitelist_may_be_written_as_in_an_address(
         ("/docs", "/x", True),
         ("/docs", "", True),
         ("/docs/", "/x", True),
+        ("/", "/about", True),
         ("", "/docs/x", True),
         ("/admin", "/docs/x", False),
         ("/admin", "/login", False),

@@ -242,9 +242,10 @@ def test_a_provider_that_is_down_keeps_no_other_from_working(make_service: Calla
             user = browser.me() or {}
             assert user["email"] == "ada@example.com"
             reply = browser.client.post(f"{IDENTITIES}/down", {})
-            assert (reply.status, reply.message) == (
+            assert (reply.status, reply.message, reply.header("Retry-After")) == (
                 503,
                 "The provider cannot be reached, please try again later",
+                "10",
             )
 
 
