@@ -367,6 +367,15 @@ def test_a_token_that_is_not_valid_now_reaches_no_application_either(
     assert passed_on() == {None}
 
 
+def test_basic_credentials_may_have_the_address_that_a_user_has_claimed(with_basic: Site) -> None:
+    ada = with_basic.add()
+    token = api_token(with_basic, ada.id)
+    assert with_basic.signed_in(ada).patch("/api/users/me", {"email": "new@example.com"}).status == 200
+    for email, status in (("new@example.com", 200), ("ada@example.com", 200), ("bob@example.com", 401)):
+        headers = forwarded("/page", Authorization=basic(email, token))
+        assert with_basic.client().get(VERIFY, headers=headers).status == status
+
+
 def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_basic: Site) -> None:
     site = with_basic
     ada, bob = site.add(), site.add("bob")
