@@ -736,6 +736,8 @@ def test_our_sign_in_page_learns_the_reason_of_a_refusal_once(open_site: OAuthSi
     assert "The sign-in was cancelled." in browser.client.get("/login?error=oauth_failed").body.decode()
     again = browser.client.get("/login?error=oauth_failed").body.decode()
     assert "The sign-in did not work." in again
+    browser.callback(browser.cancel(browser.set_out()).replace("access_denied", "server_error"))
+    assert "cancelled" not in browser.client.get("/login?error=oauth_failed").body.decode()
 
 
 @pytest.mark.parametrize("reason", ["nonsense", "../x", "<b>", "__class__", "x" * 300])
