@@ -582,10 +582,10 @@ def test_a_remembered_device_is_not_asked_for_thirty_days(
 ) -> None:
     client = remembered(site, ada[1])
     clock.move(days=29)
-    assert client.login(ADA, PASSWORD).status == 200
+    assert client.login(ADA, PASSWORD, rememberDevice=True).status == 200
     ((opened_with,),) = query(site.service, "SELECT opened_with FROM auth_tokens ORDER BY id DESC LIMIT 1")
     assert opened_with == "pwd device"
-    clock.move(days=1, seconds=1)  # the sign-in of yesterday does not begin the days again
+    clock.move(days=1, seconds=1)  # the sign-in of yesterday, without a factor, does not begin the days again
     assert client.login(ADA, PASSWORD).status == 401
     assert site.client().login(ADA, PASSWORD).status == 401
 
