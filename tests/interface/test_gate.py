@@ -132,6 +132,13 @@ def test_a_gate_that_is_made_while_the_server_of_the_database_is_away_works_when
         assert create_user(gate.service, "ada@example.com", "Ada", None, by=OPERATOR).id == 1
 
 
+def test_the_refusal_of_a_head_request_has_no_body(make_service: Callable[..., Service]) -> None:
+    heads: list[str] = []
+    environ = {"REQUEST_METHOD": "HEAD", "PATH_INFO": "/api/x"}
+    body = Gate(application, make_service())(environ, lambda status, _headers: heads.append(status))
+    assert (heads, b"".join(body)) == (["401 Unauthorized"], b"")
+
+
 def test_role_rules_apply_at_the_gate(make_service: Callable[..., Service], ada: User) -> None:
     service = make_service(
         whitelist=("/docs/*",),
