@@ -571,7 +571,9 @@ def test_a_session_cookie_is_not_sent_again_and_a_bearer_gets_none(site: Site, c
     client, persistent = site.signed_in(ada), site.signed_in(ada, rememberMe=True)
     clock.move(minutes=5)
     assert client.get(ME).all("Set-Cookie") == []
-    assert site.client(headers=bearer(token_of(persistent))).get(ME).all("Set-Cookie") == []
+    by_bearer = site.client(headers=bearer(token_of(persistent)))
+    assert by_bearer.get(ME).all("Set-Cookie") == []
+    assert by_bearer.post(f"{ME}/sessions/end-others").all("Set-Cookie") == []
 
 
 # --- every response ---
