@@ -356,6 +356,7 @@ def test_a_token_that_is_not_valid_now_reaches_no_application_either(
                     right.replace("B", "b", 1),
                 ),
                 "Basic " + base64.b64encode(b"\xff:" + token.encode()).decode(),
+                "Basic " + base64.urlsafe_b64encode(b">>?:" + token.encode()).decode(),
             )
         }
 
