@@ -391,6 +391,7 @@ def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_
         basic("", token),
         "Basic",
         "Basic !",
+        "Basic A",
         "Basic /w==",
         "Basic " + base64.b64encode(b"x" * 5000).decode(),
     ]
