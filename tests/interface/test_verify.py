@@ -554,6 +554,11 @@ def test_a_page_request_is_recognised_by_its_headers() -> None:
     assert not wants_a_page({"HTTP_ACCEPT": "text/html"}, "PUT")
 
 
+def test_one_host_in_two_cases_is_one_host(site: Site) -> None:
+    headers = forwarded("https://site.example/page") | {"X-Forwarded-Host": "Site.Example"}
+    assert site.signed_in(site.add()).get(VERIFY, headers=headers).header("Remote-Assertion")
+
+
 # --- roles ---
 
 
