@@ -17,8 +17,8 @@ def cookie_values(header: str, name: str, pattern: re.Pattern[str] = TOKEN_PATTE
         return []
     values: list[str] = []
     for part in header.split(";"):
-        key, equals, value = part.strip(" \t").partition("=")
-        if equals and key == name and value not in values and pattern.fullmatch(value):
+        key, _, value = part.strip(" \t").partition("=")
+        if key == name and value not in values and pattern.fullmatch(value):
             values.append(value)
             if len(values) == MAX_CANDIDATES:
                 break

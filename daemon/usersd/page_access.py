@@ -65,7 +65,7 @@ def _is_ambiguous(path: str) -> bool:
     for read in _decoded(path):
         if len(read) > LONGEST or _UTF_16.search(read):
             return True  # too long if its characters stand for many others each
-        if read[1:2] in ("/", "\\"):
+        if read[1:2] == "/":
             return True  # a parser of URLs takes what follows for a host
         *inner, last = re.split(r"[/\\]", read)
         if any(map(_END.search, inner)):
@@ -98,8 +98,6 @@ def _essence(part: str) -> str:
 def _matches(pattern: list[str], parts: list[str]) -> bool:
     if pattern[-1] == "*":
         pattern = pattern[:-1]
-        if len(parts) < len(pattern):
-            return False
         parts = parts[: len(pattern)]
     return len(pattern) == len(parts) and all(
         wanted == part or (wanted == "*" and part != "") for wanted, part in zip(pattern, parts, strict=True)

@@ -1,6 +1,7 @@
 """Attacks by bodies: their fields, their JSON, their media types and lengths. Never a 5xx, and always the shape of an error."""
 
 import gzip
+import io
 import json
 import time
 from typing import Any
@@ -19,6 +20,9 @@ from support.bodies import (
 )
 from support.commands import PASSWORD
 from support.web import Client, Site
+
+from usersctl.service import Service
+from usersd.request import BadRequest, Request
 
 NO_TEXT: list[Any] = [
     [],
@@ -229,7 +233,7 @@ def test_a_body_of_another_media_type_is_refused(open_site: Site, media: str | N
 
 @pytest.mark.parametrize(
     "media",
-    ["application/json", "Application/JSON", "application/json;charset=UTF-8", 'application/json ; charset="utf-8"', "application/json; x=y"],
+    ["application/json", "Application/JSON", "application/json;charset=UTF-8", "application/json; charset=utf8", 'application/json ; charset="utf-8"', "application/json; x=y"],
 )  # fmt: skip
 def test_json_with_other_valid_headers_is_accepted(open_site: Site, media: str) -> None:
     reply = open_site.client().post("/api/users/session", raw=login_body(), headers={"Content-Type": media})
@@ -281,3 +285,45 @@ def test_an_invalid_content_length_is_refused_without_hanging(open_site: Site, l
     )
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 "))
     assert time.monotonic() - began < 5
+
+
+# --- other servers ---
+
+FRAMED = {"SERVER_PROTOCOL": "HTTP/2", "CONTENT_TYPE": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "status"),
+    [
+        ({"CONTENT_LENGTH": "65537"}, 413),
+        ({"CONTENT_LENGTH": "65537", "wsgi.input_terminated": True}, 413),
+        ({"CONTENT_LENGTH": "x"}, 400),
+        ({"HTTP_TRANSFER_ENCODING": "chunked"}, 411),
+        (FRAMED, 411),
+    ],
+)
+def test_no_byte_is_read_of_a_body_that_is_too_long_or_whose_end_is_hidden(
+    service: Service, environ: dict[str, Any], status: int
+) -> None:
+    request = Request({"REQUEST_METHOD": "POST", "wsgi.input": None} | environ, service.settings)
+    with pytest.raises(BadRequest) as refused:
+        _ = request.body
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize("environ", [{"SERVER_PROTOCOL": "HTTP/2"}, FRAMED | {"SERVER_PROTOCOL": "HTTP/1.0"}])
+def test_a_request_without_a_body_is_read_as_an_empty_object(
+    service: Service, environ: dict[str, Any]
+) -> None:
+    assert Request({"REQUEST_METHOD": "POST", "wsgi.input": None} | environ, service.settings).body == {}
+
+
+def test_a_body_that_another_server_has_put_together_may_have_64_kib(service: Service) -> None:
+    def read(size: int) -> dict[str, Any]:
+        environ = {"wsgi.input": io.BytesIO(b"{}".ljust(size)), "wsgi.input_terminated": True}
+        headers = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json"}
+        return Request(environ | headers, service.settings).body
+
+    assert read(65_536) == {}
+    with pytest.raises(BadRequest, match="too large"):
+        read(65_537)

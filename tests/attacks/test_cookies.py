@@ -80,6 +80,11 @@ def test_a_fourth_cookie_of_the_same_name_is_not_tried(site: Site, token: str) -
     assert with_cookie(site, "; ".join([*same, f"auth_token={token}"])).status == 200
 
 
+def test_malformed_cookies_of_the_same_name_are_not_counted(site: Site, token: str) -> None:
+    malformed = [f"auth_token=a b{number}" for number in range(3)]
+    assert with_cookie(site, "; ".join([*malformed, f"auth_token={token}"])).status == 200
+
+
 def test_several_cookie_headers_are_one(site: Site, token: str) -> None:
     answer = site.raw(
         b"GET /api/users/me HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: a=b\r\nCookie: auth_token=%b\r\n\r\n"
@@ -110,6 +115,13 @@ def test_a_cookie_bomb_costs_nothing(site: Site, bomb: str) -> None:
     for size in (MAX_COOKIE_HEADER, 64_000):
         cookie_values(bomb[:size], "auth_token")
     assert time.process_time() - began < 0.1
+
+
+def test_no_cookie_is_taken_from_a_header_that_is_too_long() -> None:
+    cookie = "; auth_token=x"
+    longest = "a" * (MAX_COOKIE_HEADER - len(cookie)) + cookie
+    assert cookie_values(longest, "auth_token") == ["x"]
+    assert cookie_values("a" + longest, "auth_token") == []
 
 
 # --- the name ---

@@ -135,14 +135,23 @@ def test_a_trusted_proxy_matches_in_any_spelling_of_its_address(
     assert Request(environ, settings).ip == ip
 
 
-def test_the_zone_of_an_address_is_not_taken_from_a_header(make_service: Callable[..., Service]) -> None:
-    settings = make_service(trusted_proxies=(ip_network("10.0.0.0/8"),)).settings
-    environ = {
-        "REQUEST_METHOD": "GET",
-        "REMOTE_ADDR": "10.0.0.1",
-        "HTTP_X_FORWARDED_FOR": "fe80::1%" + "<script>" * 1000,
-    }
-    assert len(Request(environ, settings).ip) < 50
+def ip_of(forwarded: str, make_service: Callable[..., Service]) -> str:
+    settings: Settings = make_service(trusted_proxies=(ip_network("10.0.0.0/8"),)).settings
+    environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": forwarded}
+    return Request(environ, settings).ip
+
+
+@pytest.mark.parametrize("zone", ["eth0", "x", "<script>" * 1000])
+def test_the_zone_of_an_address_is_not_taken_from_a_header(
+    make_service: Callable[..., Service], zone: str
+) -> None:
+    assert ip_of(f"fe80::1%{zone}", make_service) == "fe80::1"
+
+
+def test_the_last_twenty_hops_are_read(make_service: Callable[..., Service]) -> None:
+    proxies = ["10.0.0.2"] * 20
+    assert ip_of(", ".join(["198.51.100.7", *proxies[1:]]), make_service) == "198.51.100.7"
+    assert ip_of(", ".join(["198.51.100.7", *proxies]), make_service) == "10.0.0.2"
 
 
 # --- limits ---

@@ -180,6 +180,28 @@ def test_a_link_is_not_completed_for_another_session_or_none(site: OAuthSite) ->
     assert [link_of(site.service, user.id, "evil") for user in (ada, bea)] == [None, None]
 
 
+def test_an_api_token_completes_no_link(site: OAuthSite) -> None:
+    ada = site.proven()
+    browser = site.browser()
+    browser.client.login(ada.email, PASSWORD)
+    back = browser.consent(browser.client.post(f"{IDENTITIES}/evil", {}).json["url"], "1004")
+    token = site.service.sessions.create_api_token(ada.id, name="ci", lifetime=None, by=SYSTEM).token
+    browser.client.headers["Authorization"] = f"Bearer {token}"
+    assert browser.callback(back).header("Location") == "/account?error=oauth_failed"
+    assert (link_of(site.service, ada.id, "evil"), site.exchanges("evil")) == (None, 0)
+
+
+def test_a_link_that_is_played_back_asks_the_provider_once(site: OAuthSite) -> None:
+    browser = site.browser()
+    browser.client.login(site.proven().email, PASSWORD)
+    back = browser.consent(browser.client.post(f"{IDENTITIES}/evil", {}).json["url"], "1004")
+    cookies = dict(browser.client.cookies)
+    for location in ("/account?linked=evil", "/account?error=oauth_failed"):
+        browser.client.cookies = dict(cookies)
+        assert browser.callback(back).header("Location") == location
+    assert site.exchanges("evil") == 1
+
+
 def test_the_last_way_in_is_never_taken_but_one_of_two_providers_is(browser: Browser) -> None:
     browser.sign_in()
     assert browser.client.delete(f"{IDENTITIES}/oauth").status == 400

@@ -54,6 +54,13 @@ def test_a_callback_without_a_state_is_refused(site: OAuthSite, browser: Browser
     assert browser.me() is not None  # and the right browser still can
 
 
+def test_a_callback_without_a_code_asks_the_provider_nothing(site: OAuthSite, browser: Browser) -> None:
+    answer = asked(browser.consent(browser.set_out(), "1001"))
+    del answer["code"]
+    assert error_of(browser.client.get(f"{CALLBACK}?{urlencode(answer)}")) == "oauth_failed"
+    assert (site.exchanges(), browser.me()) == (0, None)
+
+
 def test_a_state_of_another_browser_is_refused(site: OAuthSite, browser: Browser) -> None:
     """A victim who opens the attacker's callback is not signed in as the attacker."""
     attacker = site.browser()

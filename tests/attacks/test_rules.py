@@ -139,7 +139,9 @@ def test_a_factor_rule_holds_wherever_a_role_rule_does(path: str) -> None:
         ("/admin.php/*", "/admin.php/x", True), ("/a%20b", "/a b", True), ("/A", "/a", True), ("/\u00e4", "/\u00c4", True),
         ("/admin/*", "//evil/admin/x", True), ("/admin", "/%2fevil/admin", True), ("/admin", "/\\evil/admin", True),
         ("/x", "/y/../x", True), ("/x", "/y/../z", True), ("/x", "/y%2fz", True), ("/x", "/y\\z", True), ("/x", None, True),
-        ("/x", "/%u0078", True), ("/x", "/y/%U002E%u002e/z", True), ("/x", "/%u00", False),
+        ("/x", "/%u0078", True), ("/x", "/%U0078", True), ("/x", "/y/%U002E%u002e/z", True), ("/x", "/%u00", False),
+        ("/admin", "/%2561dmin", True), ("/admin", "/admin\uff1fx", True), ("/admin", "/\U0001d400dmin", True), ("/what%3F", "/what?", True),
+        ("/report.pdf", "/report.pdf ", True), ("/admin", "/admin .json", True),
     ],
 )  # fmt: skip
 def test_a_role_rule_holds_for_every_equivalent_path(rules: str, path: str | None, asks: bool) -> None:
@@ -152,6 +154,11 @@ def test_all_matching_role_rules_apply() -> None:
     assert rules.needs("/x/y/z") == {"user", "admin"}
     assert rules.needs("/other") == frozenset()
     assert PathRules(()).needs(None) == frozenset()
+
+
+def test_the_sign_in_page_is_open_whatever_the_rules_ask_for() -> None:
+    access = PageAccess((), (("/*", "admin"),), ("/*",))
+    assert [access.verdict(None, path) for path in ("/login", "/login/x", "/x")] == [200, 401, 401]
 
 
 def test_a_long_path_is_judged_quickly() -> None:
@@ -199,6 +206,13 @@ def test_no_path_keeps_the_thread_that_judges_it(filling: str) -> None:
     long = "/docs/" + "a b" * 700
     access = PageAccess(WHITELIST, RULES)
     assert [access.verdict(None, path) for path in (long[:1900], long)] == [200, 401]
+
+
+def test_no_pattern_of_the_whitelist_opens_a_path_over_2000_bytes() -> None:
+    whitelist = Whitelist(("/docs/*",))
+    for path in ("/docs/" + "x" * 1994, "/docs/" + "\xe9" * 997):
+        assert path in whitelist
+        assert path + "x" not in whitelist
 
 
 @pytest.mark.parametrize(

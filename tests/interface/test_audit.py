@@ -1,12 +1,13 @@
 """The audit trail over the interface: who may read it, its filters and pages, and its check in steps."""
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.commands import OPERATOR, by_hand
+from support.commands import OPERATOR, PASSWORD, by_hand
 from support.fakes import FakeClock
 from support.tables import audit
 from support.web import Client, Site
@@ -188,3 +189,12 @@ def test_a_step_from_nowhere_is_a_400(admin: Client, query: str) -> None:
 
 def test_a_step_behind_the_end_finds_nothing_and_breaks_nothing(admin: Client) -> None:
     assert admin.get("/api/audit/check?after=999999999999999999&rows=1").json["rows"] == 1
+
+
+def test_a_row_of_somebody_who_is_not_signed_in_has_their_address(make_site: Callable[..., Site]) -> None:
+    site = make_site(whitelist=("/register",))
+    words = {"email": "eve@example.com", "name": "Eve", "password": PASSWORD}
+    assert site.client().post("/api/users/register", words).status == 200
+    admin = site.signed_in(site.add(role="admin"))
+    (row,) = admin.get("/api/audit?actor=anonymous").json["rows"]
+    assert (row["action"], row["email"], row["origin"]) == ("register", "eve@example.com", "127.0.0.1")

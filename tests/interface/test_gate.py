@@ -132,6 +132,13 @@ def test_a_gate_that_is_made_while_the_server_of_the_database_is_away_works_when
         assert create_user(gate.service, "ada@example.com", "Ada", None, by=OPERATOR).id == 1
 
 
+def test_the_refusal_of_a_head_request_has_no_body(make_service: Callable[..., Service]) -> None:
+    heads: list[str] = []
+    environ = {"REQUEST_METHOD": "HEAD", "PATH_INFO": "/api/x"}
+    body = Gate(application, make_service())(environ, lambda status, _headers: heads.append(status))
+    assert (heads, b"".join(body)) == (["401 Unauthorized"], b"")
+
+
 def test_role_rules_apply_at_the_gate(make_service: Callable[..., Service], ada: User) -> None:
     service = make_service(
         whitelist=("/docs/*",),
@@ -187,6 +194,23 @@ def test_group_rules_apply_at_the_gate(make_service: Callable[..., Service], ada
         assert clients[1].get("/x").json["user"]["groups"] == ["a.b"]
 
 
+def test_factor_rules_lead_to_the_second_step_and_back(
+    make_service: Callable[..., Service], ada: User
+) -> None:
+    service = make_service(factor_rules=("/payroll/*", "/api/payroll/*"))
+    with hosting(Hosted(app=Gate(application, service))) as port:
+        client = Gated(service, port).client(ada)
+        page = client.get("/payroll/1?x=2")
+        assert page.header("Location") == "/second-factor?redirect=/payroll/1%3Fx%3D2"
+        for refused in (client.get("/api/payroll"), client.post("/payroll")):
+            assert (refused.status, refused.message) == (401, "Second factor required")
+        assert client.get("/page").status == 200
+        with service.store.write() as tx:
+            tx._run("UPDATE auth_tokens SET opened_with = 'pwd otp'")
+        for path in ("/payroll/1", "/api/payroll"):
+            assert client.get(path).status == 200
+
+
 def test_a_handler_can_require_one_of_several_groups() -> None:
     member = {"usersd.user": {"id": 1, "role": "user", "groups": ["staff"]}}
     assert require_group(member, "hr", "staff")["id"] == 1
@@ -238,6 +262,7 @@ def test_requests_through_the_gate_move_the_session_and_its_cookie(
         ([("Cache-Control", "public, max-age=3600")], ["private"]),
         ([("cache-control", "max-age=60"), ("CDN-Cache-Control", "max-age=60"), ("Surrogate-Control", "x")], ["private"]),
         ([("Cache-Control", "No-Store")], ["No-Store"]),
+        ([("cache-control", "no-store")], ["no-store"]),
         ([("Cache-Control", "private, max-age=60")], ["private, max-age=60"]),
     ],
 )  # fmt: skip
@@ -316,6 +341,7 @@ def test_on_https_the_gate_reads_the_host_bound_cookie(
                 "/api/audit/check",
                 "/assets/style.css",
                 "/assets/x",
+                *("/api/groups/x/y", "/api/audit/x", "/assets/x/y", "/_tasks/x"),  # that no route has
             )
         ],
         *[(path, False) for path in ("/", "/health", "/ready", "/page", "/login/", "//login", "/api/users2")],

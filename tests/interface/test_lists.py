@@ -1,5 +1,6 @@
 """Lists of users through a real socket: filters, orders and their combinations, and one change of many users."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import product
 from typing import Any
@@ -218,6 +219,24 @@ def test_many_users_join_and_leave_a_group(admin: Client, some: list[User]) -> N
     assert names(admin.get(f"{USERS}?group=staff")) == ["Ada", "Bob", "Eve"]
     assert changed(bulk(admin, some[1:], "remove-group", group="staff")) == 2
     assert names(admin.get(f"{USERS}?group=staff")) == ["Ada"]
+
+
+def test_a_list_tells_which_of_its_users_have_not_confirmed_or_accepted_yet(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(whitelist=("/register",))
+    admin = site.signed_in(site.add(role="admin"))
+    site.add("bob", active=False)
+    words = {"email": "eve@example.com", "name": "Eve", "password": PASSWORD}
+    new = site.client().post("/api/users/register", words).json["user"]["id"]
+    (invited,) = site.service.invitations.invite([guest("ida@example.com")], timedelta(days=1), by=OPERATOR)
+    listed = admin.get(USERS)
+    assert (listed.header("X-Awaiting-Confirmation"), listed.header("X-Invited")) == (
+        str(new),
+        str(invited.id),
+    )
+    nobody = admin.get(f"{USERS}?role=admin")
+    assert (nobody.header("X-Awaiting-Confirmation"), nobody.header("X-Invited")) == (None, None)
 
 
 def test_many_users_are_invited_again_and_their_earlier_links_are_dead(

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD
 from support.fakes import FakeClock
+from support.postbox import last_link
 from support.web import Site
 
 from usersd.log import LONGEST_QUERY, Log, redacted, redacted_path
@@ -196,6 +197,22 @@ def test_changes_are_logged_with_actor_action_and_user(site: Site) -> None:
         {"event": "revoke-all", **by_root, "id": ada.id},
         {"event": "delete", **by_root, "id": ada.id},
         {"event": "delete-refused", **by_root, "id": root.id, "reason": "last_admin"},
+    ]
+
+
+def test_a_reset_and_the_end_of_a_group_are_logged_with_whose_they_are(site: Site) -> None:
+    root, ada = site.add("root", role="admin"), site.add()
+    admin = site.signed_in(root)
+    site.service.groups.create("staff", by=OPERATOR)
+    site.client().post("/api/users/password/forgot", {"email": ada.email})
+    link = last_link(site.service)
+    before = len(events(site))
+    words = {"token": link.token, "email": link.email, "password": NEW, "password_confirmation": NEW}
+    assert site.client().post("/api/users/password/reset", words).status == 200
+    assert admin.delete("/api/groups/staff").status == 200
+    assert events(site)[before:] == [
+        {"event": "reset-password", "user": None, "reset": ada.id},
+        {"event": "group-delete", "user": root.id, "group": "staff"},
     ]
 
 

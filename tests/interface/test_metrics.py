@@ -22,7 +22,8 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import free_port, serving, wait_for
 from support.databases import destroy
 from support.fakes import FakeClock
-from support.web import Client, hosting
+from support.oauth_site import IDENTITIES, MakeOAuthSite
+from support.web import Client, Site, hosting
 
 from usersctl.config.sources import Loaded, Origin
 from usersctl.config.webhooks import Webhook
@@ -192,6 +193,38 @@ def test_each_outcome_of_a_login_has_its_counter(
     outcomes = ("success", "forbidden", "unauthenticated", "too_many", "invalid", "busy", "error")
     assert [logins(samples, outcome) for outcome in outcomes] == [1, 1, 2, 1, 1, 0, 0]
     assert logins(samples, "oauth_not_configured", "oauth") == 1
+
+
+def counting(site: Site) -> SharedCounters:
+    """The counters of a running site, which has none of its own."""
+    shared = SharedCounters(TABLE, 1)
+    site.app.counters = Counters(shared, 0, site.service.hasher)
+    return shared
+
+
+def test_a_link_to_a_provider_counts_as_no_sign_in(make_oauth_site: MakeOAuthSite) -> None:
+    site = make_oauth_site()
+    shared, browser = counting(site.site), site.browser()
+    assert browser.client.login(site.proven().email, PASSWORD).status == 200
+
+    def way() -> str:
+        url: str = browser.client.post(f"{IDENTITIES}/oauth", {}).json["url"]
+        return url
+
+    assert browser.callback(browser.cancel(way())).header("Location") == "/account?error=oauth_failed"
+    assert browser.callback(browser.consent(way(), "1004")).header("Location") == "/account?linked=oauth"
+    assert [counted for counted in shared.logins() if counted[2]] == [("password", "success", 1)]
+
+
+def test_each_request_is_counted_and_so_is_one_that_cannot_be_parsed(make_site: Callable[..., Site]) -> None:
+    site = make_site()
+    shared = counting(site)
+    site.client().get("/login")
+    site.raw(b"no request\r\n\r\n")
+    counted = [
+        (method, route, status, sum(buckets)) for method, route, status, buckets, _ in shared.requests()
+    ]
+    assert counted == [("GET", "/login", "2xx", 1), (*NO_ROUTE, "4xx", 1)]
 
 
 def test_an_unknown_outcome_is_counted_as_error(service: Service) -> None:

@@ -724,6 +724,25 @@ def test_an_unlinked_account_is_linked_again_only_by_its_owner(open_site: OAuthS
     assert (browser.me() or {})["oauth_id"] == "1001"
 
 
+def test_a_crash_on_the_way_back_is_logged_and_ends_at_the_error_page(
+    open_site: OAuthSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("usersctl.oauth.sign_in.OAuthSignIn.user_for")
+    assert error_of(open_site.browser().sign_in()) == "oauth_failed"
+    (error,) = [line for line in open_site.site.log if line["event"] == "error"]
+    assert "user_for" in error["trace"]
+    assert [line["why"] for line in open_site.site.log if line["event"] == "oauth-refused"] == [
+        "AttributeError"
+    ]
+
+
+def test_a_sign_in_that_finds_no_thread_ends_at_the_error_page(open_site: OAuthSite) -> None:
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": CALLBACK, "QUERY_STRING": "code=x&state=y"}
+    reply = open_site.site.app.server_error(503, "The service is busy", environ)
+    assert (reply.status, dict(reply.headers)["Location"]) == (302, "/login?error=oauth_failed")
+    assert dict(reply.headers)["X-Request-Id"] == open_site.site.log[-1]["request"]
+
+
 # --- the reason for our own sign-in page ---
 
 
@@ -736,6 +755,8 @@ def test_our_sign_in_page_learns_the_reason_of_a_refusal_once(open_site: OAuthSi
     assert "The sign-in was cancelled." in browser.client.get("/login?error=oauth_failed").body.decode()
     again = browser.client.get("/login?error=oauth_failed").body.decode()
     assert "The sign-in did not work." in again
+    browser.callback(browser.cancel(browser.set_out()).replace("access_denied", "server_error"))
+    assert "cancelled" not in browser.client.get("/login?error=oauth_failed").body.decode()
 
 
 @pytest.mark.parametrize("reason", ["nonsense", "../x", "<b>", "__class__", "x" * 300])

@@ -21,6 +21,7 @@ from usersd.routing import Limit
 
 WRONG = "wrong horse battery"
 OWN_PASSWORD = "/api/users/password"
+CONFIRM = "/api/users/session/confirm"
 REDIRECT = "/api/users/auth/oauth/redirect"
 TOO_MANY = "Too many failed logins, please try again later"
 TOO_MANY_FROM_HERE = "Too many requests, please try again later"
@@ -192,6 +193,27 @@ def test_an_untrusted_client_cannot_forge_its_address(
     site = make_site(trusted_proxies=proxies, failed_logins_per_minute=2)
     assert [login_from(site, f"192.0.2.{n}", n) for n in range(3)] == [401, 401, 429]
     assert {line["ip"] for line in site.log} == {"127.0.0.1"}
+
+
+def test_a_wrong_password_of_a_session_counts_for_its_address_too(make_site: Callable[..., Site]) -> None:
+    site = make_site(failed_logins_per_minute=2)
+    ada = site.signed_in(site.add())
+    assert [ada.post(CONFIRM, {"password": WRONG}).status for _ in range(3)] == [400] * 3
+    assert fail(site, "nobody@example.com") == [429]
+    assert ada.post(CONFIRM, {"password": PASSWORD}).status == 200
+
+
+def test_a_login_during_a_lockdown_counts_for_its_address(make_site: Callable[..., Site]) -> None:
+    site = make_site(failed_logins_per_minute=2)
+    site.service.lockdown.start(None, by=OPERATOR)
+    assert fail(site, times=3) == [503, 503, 429]
+
+
+def test_a_wrong_password_counts_once_where_every_request_counts(make_site: Callable[..., Site]) -> None:
+    site = make_site(own_changes_per_hour=3)
+    ada = site.signed_in(site.add())
+    statuses = [ada.send("DELETE", "/api/users/me", {"password": WRONG}).status for _ in range(4)]
+    assert statuses == [400, 400, 400, 429]
 
 
 def test_the_memory_of_client_addresses_does_not_grow(service: Service) -> None:

@@ -582,10 +582,10 @@ def test_a_remembered_device_is_not_asked_for_thirty_days(
 ) -> None:
     client = remembered(site, ada[1])
     clock.move(days=29)
-    assert client.login(ADA, PASSWORD).status == 200
+    assert client.login(ADA, PASSWORD, rememberDevice=True).status == 200
     ((opened_with,),) = query(site.service, "SELECT opened_with FROM auth_tokens ORDER BY id DESC LIMIT 1")
     assert opened_with == "pwd device"
-    clock.move(days=1, seconds=1)  # the sign-in of yesterday does not begin the days again
+    clock.move(days=1, seconds=1)  # the sign-in of yesterday, without a factor, does not begin the days again
     assert client.login(ADA, PASSWORD).status == 401
     assert site.client().login(ADA, PASSWORD).status == 401
 
@@ -740,7 +740,8 @@ def test_who_must_enrol_can_do_that_and_little_else(make_site: Callable[..., Sit
     client = site.signed_in(site.add(role="admin"))
     assert client.get("/api/users/me").status == 200
     assert client.get("/api/users/me/factors").status == 200
-    assert client.get("/account").status == 200
+    for page in ("/account", "/logout", "/second-factor"):
+        assert client.get(page).status == 200
     assert client.get("/").status == 403
     assert client.get("/users").status == 403
     assert client.get("/api/users").status == 403
@@ -750,6 +751,14 @@ def test_who_must_enrol_can_do_that_and_little_else(make_site: Callable[..., Sit
     enrol(client, clock)
     assert client.get("/api/users").status == 200
     assert client.delete("/api/users/session").status == 200
+
+
+def test_who_must_enrol_is_told_so_before_any_lack_of_rights(make_site: Callable[..., Site]) -> None:
+    site = make_site(second_factor="everyone")
+    client = site.signed_in(site.add())
+    for path in ("/api/users", "/api/users/999", "/_tasks/"):
+        reply = client.get(path)
+        assert (reply.status, reply.message) == (403, "Second factor required")
 
 
 def test_the_page_that_adds_a_factor_is_closed_to_who_has_one_to_prove(

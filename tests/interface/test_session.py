@@ -273,6 +273,15 @@ def test_logout_ends_the_token_and_clears_the_cookie(site: Site) -> None:
     assert other.get(ME).status == 200
 
 
+def test_logout_ends_each_token_that_comes(site: Site) -> None:
+    ada = site.add()
+    tokens = [token_of(site.signed_in(ada)) for _ in range(2)]
+    cookie = "; ".join(f"auth_token={token}" for token in tokens)
+    assert site.client(headers={"Cookie": cookie}).delete(SESSION).status == 200
+    for token in tokens:
+        assert site.client(cookies={"auth_token": token}).get(ME).status == 401
+
+
 def test_logout_by_bearer_ends_that_token(site: Site) -> None:
     ada = site.add()
     token = api_token(site, ada)
@@ -562,7 +571,9 @@ def test_a_session_cookie_is_not_sent_again_and_a_bearer_gets_none(site: Site, c
     client, persistent = site.signed_in(ada), site.signed_in(ada, rememberMe=True)
     clock.move(minutes=5)
     assert client.get(ME).all("Set-Cookie") == []
-    assert site.client(headers=bearer(token_of(persistent))).get(ME).all("Set-Cookie") == []
+    by_bearer = site.client(headers=bearer(token_of(persistent)))
+    assert by_bearer.get(ME).all("Set-Cookie") == []
+    assert by_bearer.post(f"{ME}/sessions/end-others").all("Set-Cookie") == []
 
 
 # --- every response ---
@@ -610,6 +621,7 @@ def test_every_response_has_the_security_headers(make_site: Callable[..., Site],
             assert reply.header("Content-Security-Policy") == JSON_POLICY
         if status >= 400:
             assert reply.message
+        assert reply.header("WWW-Authenticate") == ("Bearer" if status == 401 else None)
     ids = [reply.header("X-Request-Id") for reply in replies.values()]
     assert len(set(ids)) == len(ids)
 

@@ -243,7 +243,7 @@ def test_an_admin_reads_every_user_and_a_user_only_themselves(site: Site, admin:
     bea, user = site.add("bea"), site.signed_in(ada)
     assert the_user(admin.get(f"/api/users/{ada.id}"))["email"] == "ada@example.com"
     assert the_user(user.get(f"/api/users/{ada.id}")) == the_user(user.get(ME))
-    for other in (bea.id, 999):
+    for other in (the_user(admin.get(ME))["id"], bea.id, 999):
         assert refused(user.get(f"/api/users/{other}")) == (403, "You may only read your own profile")
 
 

@@ -356,6 +356,7 @@ def test_a_token_that_is_not_valid_now_reaches_no_application_either(
                     right.replace("B", "b", 1),
                 ),
                 "Basic " + base64.b64encode(b"\xff:" + token.encode()).decode(),
+                "Basic " + base64.urlsafe_b64encode(b">>?:" + token.encode()).decode(),
             )
         }
 
@@ -365,6 +366,15 @@ def test_a_token_that_is_not_valid_now_reaches_no_application_either(
     site.service.lockdown.start(None, by=OPERATOR)
     del tokens[1]  # it ended
     assert passed_on() == {None}
+
+
+def test_basic_credentials_may_have_the_address_that_a_user_has_claimed(with_basic: Site) -> None:
+    ada = with_basic.add()
+    token = api_token(with_basic, ada.id)
+    assert with_basic.signed_in(ada).patch("/api/users/me", {"email": "new@example.com"}).status == 200
+    for email, status in (("new@example.com", 200), ("ada@example.com", 200), ("bob@example.com", 401)):
+        headers = forwarded("/page", Authorization=basic(email, token))
+        assert with_basic.client().get(VERIFY, headers=headers).status == status
 
 
 def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_basic: Site) -> None:
@@ -381,6 +391,7 @@ def test_wrong_basic_credentials_are_refused_and_counted_by_client_address(with_
         basic("", token),
         "Basic",
         "Basic !",
+        "Basic A",
         "Basic /w==",
         "Basic " + base64.b64encode(b"x" * 5000).decode(),
     ]
@@ -543,6 +554,11 @@ def test_a_page_request_is_recognised_by_its_headers() -> None:
     assert not wants_a_page({"HTTP_ACCEPT": "text/html"}, "PUT")
 
 
+def test_one_host_in_two_cases_is_one_host(site: Site) -> None:
+    headers = forwarded("https://site.example/page") | {"X-Forwarded-Host": "Site.Example"}
+    assert site.signed_in(site.add()).get(VERIFY, headers=headers).header("Remote-Assertion")
+
+
 # --- roles ---
 
 
@@ -562,6 +578,12 @@ def test_the_query_may_require_a_role(site: Site) -> None:
     for query in ("?role=", "?role=Admin", "?role=editor", "?role=user&role=admin"):
         assert admin.get(VERIFY + query, headers=forwarded("/page")).status == 400
     assert user.get(VERIFY + "?role=admin").message == "Admin access required"
+
+
+def test_a_role_of_the_query_is_needed_in_addition_to_that_of_the_path(site: Site) -> None:
+    user, admin = site.signed_in(site.add()), site.signed_in(site.add("root", role="admin"))
+    for client, status in ((user, 403), (admin, 200)):
+        assert client.get(f"{VERIFY}?role=user", headers=forwarded("/admin")).status == status
 
 
 @pytest.mark.parametrize(
@@ -762,6 +784,7 @@ PROOFS: list[tuple[str | None, bool]] = [
     ("provider:other pwd", False),  # both are known
     ("provider:oauth", False),
     ("provider:gone", False),  # no longer configured
+    ("provider:corporation", False),
     ("provider:", False),
     ("otp", False),
     ("otp recovery", False),
