@@ -454,7 +454,7 @@ def test_a_process_with_too_many_files_open_has_no_connection(driver: ModuleType
     resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
     try:
         # libpq has words of its own for it up to version 15.
-        with pytest.raises(driver.Away, match="too many files open|Too many open files"):
+        with pytest.raises(driver.Away, match=r"too many files open|Too many open files"):
             driver.Connection(database)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
