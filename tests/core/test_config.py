@@ -1164,7 +1164,7 @@ def where(user: str, env: dict[str, str], *config: str) -> str:
         text=True,
         timeout=60,
         check=True,
-        env={"PATH": os.environ["PATH"]},
+        env={"PATH": os.environ["PATH"]} | env,
     )
     return done.stdout.strip()
 
@@ -1208,8 +1208,9 @@ def test_the_default_place_of_the_database(user: str, env: dict[str, str], expec
 
 
 @only_root
-def test_the_error_for_a_user_without_a_home_names_the_variable_to_set() -> None:
-    message = where(NO_NAME, {})
+@pytest.mark.parametrize("env", [{}, {"HOME": ""}, {"HOME": "relative"}])
+def test_the_error_for_a_user_without_a_home_names_the_variable_to_set(env: dict[str, str]) -> None:
+    message = where(NO_NAME, env)
     assert message.startswith("refused")
     assert "USERS_DATABASE" in message
 
@@ -1219,7 +1220,8 @@ def test_without_home_the_home_of_the_user_is_used() -> None:
     import pwd
 
     home = pwd.getpwuid(int(NOT_ROOT)).pw_dir
-    assert where(NOT_ROOT, {}) == f"{home}/.local/share/users/users.db|default"
+    for env in ({}, {"HOME": ""}, {"HOME": "relative"}):
+        assert where(NOT_ROOT, env) == f"{home}/.local/share/users/users.db|default"
 
 
 @pytest.fixture

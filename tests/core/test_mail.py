@@ -919,7 +919,7 @@ def test_an_email_says_a_date_as_its_language_does(locale: str) -> None:
 def test_emails_have_the_language_of_an_operators_own_catalogue(
     tmp_path: Path, text: str, language: str
 ) -> None:
-    file = tmp_path / "own.json"
+    file = tmp_path / f"own-{language}.json"  # each is read once, and folders of tests may have the same name
     file.write_text(text)
     assert f'<html lang="{language}">' in part(written(locale=str(file)), "html")
 

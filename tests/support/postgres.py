@@ -27,6 +27,7 @@ from usersctl.store.opening import open_store
 IN_MEMORY = next((folder for folder in ("/dev/shm",) if Path(folder).is_dir()), None)
 
 # Where the programs of a server are, the newest version first: Debian's folders, and what an operator may have set.
+# The variable POSTGRES_PROGRAMS names the folder of another version.
 _PROGRAMS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/bin", "/usr/bin")
 _FOLDER, _WHOLE = "POSTGRES_FOLDER", "POSTGRES_WHOLE"  # variables that the workers inherit
 _TEMPLATE = "users_template"
@@ -98,9 +99,10 @@ def _missing() -> str | None:
 
 @cache
 def programs() -> Path | None:
+    named = os.environ.get("POSTGRES_PROGRAMS")
     found = [
         folder
-        for pattern in _PROGRAMS
+        for pattern in ([named] if named else _PROGRAMS)
         for folder in Path("/").glob(pattern[1:])
         if (folder / "initdb").exists()
     ]

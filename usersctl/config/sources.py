@@ -218,11 +218,14 @@ def _home(env: Mapping[str, str], name: str, usual: str) -> Path | None:
         return Path(env[name])
     if env.get("HOME", "").startswith("/"):
         return Path(env["HOME"]) / usual
+    import pwd  # late: HOME is nearly always set
+
     try:
         # cron and systemd may leave HOME out; then the password database may know the folder.
-        return Path("~").expanduser() / usual
-    except RuntimeError:
+        known = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
         return None
+    return Path(known) / usual if known.startswith("/") else None
 
 
 def _state_folder(env: Mapping[str, str]) -> tuple[str, Path | None]:
