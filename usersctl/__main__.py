@@ -36,7 +36,6 @@ def command() -> None:
 
 def main() -> None:
     catch_signals()
-    _keep_own_rights()
     stdout_is_closed = sys.stdout is None
     _prepare_streams()
     run = Invocation(sys.argv[1:])
@@ -69,11 +68,6 @@ def catch_signals() -> None:
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
             signal.signal(number, _stop)
     sys.unraisablehook = _stop_again
-
-
-def _keep_own_rights() -> None:
-    """A umask may keep others out. If it kept the owner out, too, nobody could open the files and folders made here."""
-    os.umask(os.umask(0o077) & 0o077)
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

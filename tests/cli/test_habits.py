@@ -1,7 +1,6 @@
 """Rules of all commands: help, misuse, shared options, bugs, and no secret in the process list."""
 
 import json
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -305,23 +304,6 @@ def test_a_relative_path_in_a_folder_that_was_removed_is_told_from_a_missing_fil
     done = usersctl.shell("mkdir gone && cd gone && rmdir ../gone; usersctl list --db users.db")
     assert (done.code, done.stdout) == (6, "")
     assert done.stderr == "usersctl: The working folder was removed\n  go to another one, and start again\n"
-
-
-@pytest.mark.sqlite  # modes of files
-def test_what_a_command_makes_is_its_owners_whatever_the_umask_is(usersctl: Command) -> None:
-    made = usersctl.folder / "deep" / "folder" / "users.db"
-    for words in (
-        f"db init --db {made}",
-        f"mail test ada@example.com --db {made}",
-        f"export all.csv --db {made}",
-    ):
-        done = usersctl.shell(f"umask 0777; usersctl {words}")
-        assert done.code == 0, done
-    folders = [made.parent.parent, made.parent, made.parent / "mail"]
-    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
-    (email,) = (made.parent / "mail").iterdir()
-    files = [made, email, usersctl.folder / "all.csv"]
-    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 # --- a bug of ours ---
