@@ -173,6 +173,15 @@ def test_the_right_password_of_an_inactive_account_is_no_guess(
     assert failures(service, user) == 0
 
 
+def test_the_right_password_of_an_inactive_account_clears_no_earlier_guess(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add(active=False)
+    guess(service)
+    assert isinstance(guess(service, password=PASSWORD), Forbidden)
+    assert failures(service, user) == 1
+
+
 def test_wrong_current_passwords_count_as_guesses_of_the_session(
     counted: Service, add: Callable[..., User]
 ) -> None:
