@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
+from support.tables import query
 
+from usersctl.clock import stamp
 from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError
 from usersctl.fields import lookup_key
 from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.service import Service
-from usersctl.throttle import AddressThrottle, Counter, counter_in_session, network_of
+from usersctl.throttle import LONGEST_WINDOW, AddressThrottle, Counter, counter_in_session, network_of
 
 ADA = "ada@example.com"
 NOBODY = "nobody@example.com"
@@ -474,6 +476,48 @@ def test_a_thread_that_learns_late_of_other_processes_forgets_no_event(clock: Fa
         first.result(10)
     with pytest.raises(TooMany):
         throttle.check("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("moved", "goes_on"),
+    [
+        (timedelta(seconds=59), True),
+        (timedelta(seconds=61), False),
+        (timedelta(seconds=-59), True),  # another machine's clock is ahead
+        (timedelta(seconds=-61), False),
+    ],
+)
+def test_the_count_of_a_client_for_all_processes_begins_anew_outside_of_its_window(
+    service: Service, clock: FakeClock, moved: timedelta, goes_on: bool
+) -> None:
+    def count() -> tuple[str, int]:
+        with service.store.write() as tx:
+            return tx.count_client("FORGOTS 192.0.2.1", timedelta(minutes=1))
+
+    began = stamp(clock())
+    assert [count() for _ in range(2)] == [(began, 1), (began, 2)]
+    clock.now += moved
+    assert count() == ((began, 3) if goes_on else (stamp(clock()), 1))
+    assert count()[1] == (4 if goes_on else 2)
+
+
+def test_the_cleanup_keeps_the_counts_of_clients_whose_window_may_last(
+    service: Service, clock: FakeClock
+) -> None:
+    def count(client: str) -> None:
+        with service.store.write() as tx:
+            tx.count_client(client, LONGEST_WINDOW)
+
+    count("REGISTRATIONS 192.0.2.1")
+    clock.move(minutes=59)
+    count("REGISTRATIONS 192.0.2.2")
+    for minutes, left in (
+        (1, {"REGISTRATIONS 192.0.2.1", "REGISTRATIONS 192.0.2.2"}),
+        (1, {"REGISTRATIONS 192.0.2.2"}),
+    ):
+        clock.move(minutes=minutes)
+        service.cleaner.run(by=OPERATOR)
+        assert {client for (client,) in query(service, "SELECT client FROM client_counts")} == left
 
 
 @pytest.mark.parametrize("engine", ["file", "server"])
