@@ -236,6 +236,39 @@ def test_a_lock_before_the_first_wait_is_a_lock(
     assert isinstance(guess(service), TooMany)
 
 
+@pytest.mark.parametrize(("before_delay", "before_lock"), [(10, 100), (50, 4)])
+def test_the_accounts_that_are_listed_as_locked_are_those_that_wait(
+    make_service: Callable[..., Service], clock: FakeClock, before_delay: int, before_lock: int
+) -> None:
+    service = make_service(failures_before_delay=before_delay, failures_before_lock=before_lock)
+    user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
+    strangers, began = Counter(f"user:{user.id}", user.id), clock()
+    delays = [timedelta(seconds=seconds) for seconds in (30, 60, 120, 240, 480, 900)]
+    ages = [age for delay in delays for age in (delay - timedelta(milliseconds=1), delay)]
+    ages += [timedelta(seconds=seconds) for seconds in (-11, -10, 0)]
+    for _ in range(before_lock):
+        clock.now = began
+        with service.store.write() as tx:
+            tx.count_failure(strangers.key, user.id)
+        for age in ages:
+            clock.now = began + age
+            with service.store.read() as tx:
+                waits = service.throttle.wait(tx, strangers) is not None
+                assert tx.locked_ids(service.throttle.locks(tx.now), 10) == [user.id] * waits
+
+
+def test_an_account_whose_known_devices_are_locked_together_is_listed_as_locked(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    devices = [Counter(f"user:{user.id}:device:{name}", user.id, is_known=True) for name in "ab"]
+    for number in range(1, 21):
+        with service.store.write() as tx:
+            tx.count_failure(devices[number % 2].key, user.id)
+            assert service.throttle.is_locked(tx, devices[0]) == (number == 20)
+            assert bool(tx.locked_ids(service.throttle.locks(tx.now), 10)) == (number == 20)
+
+
 def test_parallel_guesses_cannot_slip_past(counted: Service, add: Callable[..., User]) -> None:
     add()
     with ThreadPoolExecutor(16) as pool:
