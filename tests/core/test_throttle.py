@@ -9,7 +9,9 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.tables import query
 
@@ -203,6 +205,38 @@ def test_wrong_current_passwords_count_as_guesses_of_the_session(
     assert isinstance(guess(counted), Unauthenticated), "strangers have a counter of their own"
     assert counted.sessions.login(ADA, PASSWORD)
     assert str(change("wrong")) == "Current password is incorrect"
+
+
+def test_a_session_that_has_ended_meanwhile_learns_nothing_of_the_password(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    opened = open_session(service, user)
+    service.sessions.revoke_all([user.id], by=OPERATOR)
+    for password in ("wrong", PASSWORD):
+        with pytest.raises(Unauthenticated):
+            service.freshness.confirm(user.id, password, session_id=opened.session.id, by=author(opened))
+    assert query(service, "SELECT * FROM login_failures") == []
+
+
+def test_an_unlock_of_an_app_without_a_tried_code_has_nothing_to_do(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    add_authenticator_apps(service, user.id)
+    assert not service.throttle.unlock(user, OPERATOR)
+    with service.store.write() as tx:
+        service.throttle.count_code(tx, user.id)
+    assert service.throttle.unlock(user, OPERATOR)
+
+
+def test_without_limits_no_code_is_counted(make_service: Callable[..., Service]) -> None:
+    service = make_service(limits_enabled=False)
+    user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
+    add_authenticator_apps(service, user.id)
+    with service.store.write() as tx:
+        service.throttle.count_code(tx, user.id)
+        assert tx.tried_codes(user.id) == 0
 
 
 def test_without_limits_every_password_is_checked(make_service: Callable[..., Service]) -> None:
