@@ -249,6 +249,15 @@ def test_a_session_of_before_the_factor_cannot_remove_it(site: Site, clock: Fake
     assert thief.post(CONFIRM, {"password": PASSWORD}).status == 403
 
 
+def test_a_recovery_code_of_another_account_is_wrong(site: Site, clock: FakeClock) -> None:
+    ada, _ = with_phone(site, clock)
+    _, mallorys = with_phone(site, clock, "mallory")
+    (theirs, *_) = mallorys.codes
+    assert finish(second_step(site.client()), recoveryCode=theirs).status == 401
+    assert ada.post(CONFIRM, {"recoveryCode": theirs}).status == 400
+    assert finish(second_step(site.client(), "mallory@example.com"), recoveryCode=theirs).status == 200
+
+
 def test_a_device_cookie_of_another_account_or_a_forged_one_remembers_nothing(
     site: Site, clock: FakeClock
 ) -> None:

@@ -237,6 +237,10 @@ def test_without_limits_no_code_is_counted(make_service: Callable[..., Service])
     with service.store.write() as tx:
         service.throttle.count_code(tx, user.id)
         assert tx.tried_codes(user.id) == 0
+        for _ in range(100):  # of a time with limits
+            tx.count_code(user.id)
+        service.throttle.count_code(tx, user.id)
+        assert tx.tried_codes(user.id) == 100
 
 
 def test_without_limits_every_password_is_checked(make_service: Callable[..., Service]) -> None:
@@ -246,6 +250,7 @@ def test_without_limits_every_password_is_checked(make_service: Callable[..., Se
         assert isinstance(guess(service), Unauthenticated)
     assert service.sessions.login(ADA, PASSWORD)
     assert failures(service, user) == 0
+    assert query(service, "SELECT sum(failed) FROM daily_counts") == [(0,)]
 
 
 def test_the_limits_follow_the_settings(make_service: Callable[..., Service], clock: FakeClock) -> None:

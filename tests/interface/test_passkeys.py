@@ -102,6 +102,13 @@ def test_the_first_passkey_comes_with_recovery_codes_an_email_and_a_row_of_the_t
     assert client.get(FACTORS).json["recoveryCodes"] == 10
 
 
+def test_a_passkey_is_shown_as_synced_once_a_use_says_so(here: Site, ada: Person) -> None:
+    ada.device.synced = True
+    assert use_passkey(here.client(), ada.device).status == 200
+    (shown,) = ada.client.get(FACTORS).json["passkeys"]
+    assert shown["synced"] is True
+
+
 @pytest.mark.parametrize("algorithm", [EDDSA, RS256])
 def test_other_algorithms_are_taken(here: Site, algorithm: int) -> None:
     ada = with_passkey(here.signed_in(here.add()), Authenticator(ORIGIN, algorithm))

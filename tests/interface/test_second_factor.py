@@ -19,7 +19,9 @@ from support.web import Client, Site
 from usersctl.clock import stamp
 from usersctl.factors import totp
 from usersctl.factors.totp import matching_step
+from usersctl.models import User
 from usersctl.service import Service
+from usersctl.store.transaction import Transaction
 from usersd.cookies import DEVICE_PATTERN
 
 ADA = "ada@example.com"
@@ -698,6 +700,32 @@ def test_a_lockdown_ends_remembered_devices_also_by_a_clock_that_is_behind(
     site.service.lockdown.stop(by=OPERATOR)
     clock.move(seconds=10)
     assert client.login(ADA, PASSWORD).message == "Second factor required"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda tx, user_id: tx.note_factors_changed(user_id),
+        lambda tx, user_id: tx.forget_devices(user_id),
+        lambda tx, _user_id: tx.forget_remembered(),
+    ],
+    ids=["factors changed", "all sessions ended", "lockdown"],
+)
+def test_a_device_whose_sign_in_is_noted_after_the_end_of_remembered_devices_is_asked(
+    service: Service, add: Callable[..., User], clock: FakeClock, end: Callable[[Transaction, int], None]
+) -> None:
+    with_app, with_passkey = add(), add("bob")
+    add_authenticator_apps(service, with_app.id)
+    with service.store.write() as tx:
+        store_passkey(tx, with_passkey.id, "key")
+    signed_in, month = stamp(clock()), timedelta(days=30)
+    clock.move(seconds=1)
+    for user in (with_app, with_passkey):
+        with service.store.write() as tx:
+            end(tx, user.id)
+        cookie = service.devices.cookie([], user.id, signed_in, remember_for=month)
+        with service.store.read() as tx:
+            assert not service.devices.is_remembered(tx, user.id, [cookie], month)
 
 
 def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], clock: FakeClock) -> None:
