@@ -158,6 +158,37 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         sealer(tmp_path / "missing" / "users.db").seal(SECRET, CONTEXT)
 
 
+def test_a_pipe_in_the_place_of_the_file_is_refused_without_waiting_for_a_writer(database: Path) -> None:
+    os.mkfifo(KeyFile(database).path)
+    command = "import sys, pathlib; from usersctl.factors.sealing import *; KeyFile(pathlib.Path(sys.argv[1])).keys()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, database], capture_output=True, timeout=20, check=False
+    )
+    assert b"KeyUnusable" in done.stderr
+
+
+def test_a_key_that_is_there_seals_without_a_change_of_its_folder(database: Path) -> None:
+    (key,) = KeyFile(database).make()
+    before = database.parent.stat().st_mtime_ns
+    assert KeyFile(database).make() == (key,)
+    assert database.parent.stat().st_mtime_ns == before
+
+
+def test_a_file_that_another_process_made_meanwhile_stays(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, looked, read = KeyFile(database), [], KeyFile.keys
+
+    def keys(self: KeyFile) -> tuple[str, ...]:
+        looked.append(self)
+        return () if len(looked) == 1 else read(self)
+
+    made = file.make()
+    monkeypatch.setattr(KeyFile, "keys", keys)
+    assert file.make() == made
+    assert {path.name for path in database.parent.iterdir()} == {"users.db", "users.key"}
+
+
 MAKE_IT_AT_ONCE = """
 import os, sys
 from pathlib import Path

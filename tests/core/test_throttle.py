@@ -16,7 +16,7 @@ from support.fakes import FakeClock
 from support.tables import query
 
 from usersctl.clock import stamp
-from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError
+from usersctl.errors import Forbidden, StoreUnusable, TooMany, Unauthenticated, UsersError
 from usersctl.fields import lookup_key
 from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
@@ -508,6 +508,47 @@ def test_a_client_that_other_processes_counted_is_refused_before_it_is_counted_a
     throttle.count("192.0.2.1")
     with pytest.raises(TooMany):
         throttle.check("192.0.2.1")
+
+
+def test_a_client_is_counted_in_memory_while_the_database_takes_nothing(clock: FakeClock) -> None:
+    def together(_client: str, _window: timedelta) -> tuple[datetime, int]:
+        raise StoreUnusable("away")
+
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=together)
+    for _ in range(2):
+        throttle.check("192.0.2.1")
+        throttle.admit("192.0.2.1")
+    with pytest.raises(TooMany):
+        throttle.check("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("began", "wait"),
+    [
+        (timedelta(seconds=-60), 1),  # the very end of a window
+        (timedelta(seconds=-30, milliseconds=500), 31),
+        (timedelta(seconds=5), 60),  # by a clock that is ahead
+    ],
+)
+def test_a_client_that_all_processes_counted_waits_for_the_end_of_their_window(
+    clock: FakeClock, began: timedelta, wait: int
+) -> None:
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=lambda *_: (clock() + began, 3))
+    with pytest.raises(TooMany) as refused:
+        throttle.admit("192.0.2.1")
+    assert refused.value.retry_after == wait
+    if wait > 1:
+        with pytest.raises(TooMany):
+            throttle.check("192.0.2.1")
+
+
+def test_a_window_that_began_anew_for_all_processes_begins_anew_in_memory(clock: FakeClock) -> None:
+    counts = iter([(clock(), 2), (clock() + timedelta(seconds=30), 1)])
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=lambda *_: next(counts))
+    throttle.admit("192.0.2.1")
+    clock.move(seconds=30)
+    throttle.admit("192.0.2.1")
+    throttle.check("192.0.2.1")
 
 
 def test_threads_count_every_event(clock: FakeClock) -> None:
