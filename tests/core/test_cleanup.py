@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.accounts import signed_in_admin
+from support.accounts import open_session, signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
 from support.tables import plan, query, statements
@@ -138,6 +138,20 @@ def test_a_cleanup_removes_expired_links_without_counting_them(
     assert service.cleaner.run(by=OPERATOR) == Cleanup(0, 0, False)
     with service.store.read() as tx:
         assert tx._run("SELECT token_hash FROM one_time_tokens").fetchall() == [(digest("new"),)]
+
+
+def test_a_cleanup_removes_apps_that_were_not_confirmed_in_time(
+    service: Service, ada: User, clock: FakeClock
+) -> None:
+    sessions = [open_session(service, ada).session.id for _ in range(2)]
+    for session_id in sessions:
+        with service.store.write() as tx:
+            tx.begin_totp(session_id, ada.id, b"sealed", timedelta(minutes=10))
+        clock.move(minutes=5)
+    clock.move(minutes=5)
+    service.cleaner.run(by=OPERATOR)
+    with service.store.read() as tx:
+        assert tx._run("SELECT session_id FROM totp_enrolments").fetchall() == [(sessions[1],)]
 
 
 @pytest.mark.parametrize(("hold", "transactions"), [(0, 5), (60, 1)])
