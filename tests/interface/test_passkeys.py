@@ -22,7 +22,7 @@ from support.passkeys import (
     with_passkey,
 )
 from support.postbox import last_link, sent
-from support.second_factors import CONFIRM, SECOND_STEP, enrol, finish, second_step
+from support.second_factors import CONFIRM, SECOND_STEP, enrol, finish, second_step, with_phone
 from support.tables import audit, query, store_hash
 from support.web import Site
 
@@ -100,6 +100,15 @@ def test_the_first_passkey_comes_with_recovery_codes_an_email_and_a_row_of_the_t
     assert "recoveryCodes" not in again.json
     assert again.json["passkey"]["synced"] is True
     assert client.get(FACTORS).json["recoveryCodes"] == 10
+
+
+def test_a_second_factor_that_is_added_ends_remembered_devices(here: Site, clock: FakeClock) -> None:
+    owner, phone = with_phone(here, clock)
+    browser = second_step(here.client())
+    assert finish(browser, code=phone.next_code(), rememberDevice=True).status == 200
+    assert browser.login(ADA, PASSWORD).status == 200
+    assert add_passkey(owner, Authenticator(ORIGIN)).status == 200
+    assert browser.login(ADA, PASSWORD).message == "Second factor required"
 
 
 def test_a_passkey_is_shown_as_synced_once_a_use_says_so(here: Site, ada: Person) -> None:

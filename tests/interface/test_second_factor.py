@@ -3,11 +3,12 @@
 import base64
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from support.accounts import open_session
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD
 from support.factors import SEED, add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
@@ -17,9 +18,11 @@ from support.tables import audit, query, written
 from support.web import Client, Site
 
 from usersctl.clock import stamp
+from usersctl.errors import Forbidden
 from usersctl.factors import totp
 from usersctl.factors.totp import matching_step
 from usersctl.models import User
+from usersctl.permissions import require_fresh
 from usersctl.service import Service
 from usersctl.store.transaction import Transaction
 from usersd.cookies import DEVICE_PATTERN
@@ -155,6 +158,24 @@ def test_factors_change_after_a_fresh_proof_only(
     clock.move(minutes=11)
     reply = client.send(method, path, body)
     assert (reply.status, reply.message) == (403, "Confirm that it is you")
+
+
+@pytest.mark.parametrize(
+    ("moved", "is_fresh"),
+    [
+        (timedelta(minutes=10), True),
+        (timedelta(minutes=10, milliseconds=1), False),
+        (timedelta(seconds=-10), True),  # at another daemon
+        (timedelta(seconds=-10, milliseconds=-1), False),  # the clock was set back
+    ],
+)
+def test_a_proof_is_fresh_for_ten_minutes(
+    service: Service, add: Callable[..., User], clock: FakeClock, moved: timedelta, is_fresh: bool
+) -> None:
+    caller = author(open_session(service, add()))
+    clock.now += moved
+    with service.store.read() as tx, nullcontext() if is_fresh else pytest.raises(Forbidden):
+        require_fresh(tx, caller)
 
 
 def test_signing_out_ends_a_sign_in_that_waits_for_its_second_factor(
