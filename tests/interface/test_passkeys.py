@@ -102,13 +102,19 @@ def test_the_first_passkey_comes_with_recovery_codes_an_email_and_a_row_of_the_t
     assert client.get(FACTORS).json["recoveryCodes"] == 10
 
 
-def test_a_second_factor_that_is_added_ends_remembered_devices(here: Site, clock: FakeClock) -> None:
+def test_devices_are_remembered_until_a_second_factor_is_added_or_removed(
+    here: Site, clock: FakeClock
+) -> None:
     owner, phone = with_phone(here, clock)
-    browser = second_step(here.client())
-    assert finish(browser, code=phone.next_code(), rememberDevice=True).status == 200
-    assert browser.login(ADA, PASSWORD).status == 200
-    assert add_passkey(owner, Authenticator(ORIGIN)).status == 200
-    assert browser.login(ADA, PASSWORD).message == "Second factor required"
+    for change in (
+        lambda: add_passkey(owner, Authenticator(ORIGIN)),
+        lambda: owner.delete(f"{OWN}/1"),
+    ):
+        browser = second_step(here.client())
+        assert finish(browser, code=phone.next_code(), rememberDevice=True).status == 200
+        assert browser.login(ADA, PASSWORD).status == 200
+        assert change().status == 200
+        assert browser.login(ADA, PASSWORD).message == "Second factor required"
 
 
 def test_a_passkey_is_shown_as_synced_once_a_use_says_so(here: Site, ada: Person) -> None:

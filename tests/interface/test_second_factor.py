@@ -96,6 +96,13 @@ def test_an_enrolment_ends_in_the_session_that_began_it(site: Site, clock: FakeC
     assert one.post("/api/users/me/totp/confirm", {"code": phone.code()}).status == 400
 
 
+def test_an_enrolment_waits_for_ten_minutes(site: Site, clock: FakeClock) -> None:
+    client = site.signed_in(site.add())
+    phone = Phone(base64.b32decode(client.post("/api/users/me/totp").json["secret"]), clock)
+    clock.move(minutes=10, milliseconds=-1)
+    assert client.post("/api/users/me/totp/confirm", {"code": phone.code()}).status == 200
+
+
 def test_an_enrolment_that_has_ended_does_not_set_the_app_up_again(ada: tuple[Client, Phone]) -> None:
     client, phone = ada
     assert client.delete("/api/users/me/totp").status == 200
