@@ -5,16 +5,20 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from support.accounts import open_session
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
 from support.postbox import Link, last_link, send_all, sent
 from support.second_factors import enrol
+from support.tables import query
 from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp
+from usersctl.errors import Forbidden, Unauthenticated
 from usersctl.models import Actor, User
+from usersctl.passwords import Hasher
 from usersctl.service import Service
 from usersctl.transfer.writing import ImportOptions
 
@@ -272,6 +276,26 @@ def test_the_link_that_confirms_a_deletion_works_for_an_hour(
     assert confirm(site, link).status == 400
 
 
+def test_the_link_that_confirms_a_deletion_works_for_its_address_only(site: Site, grace: Client) -> None:
+    grace.delete(ME)
+    link = last_link(site.service)
+    assert confirm(site, link._replace(email=ADA)).status == 400
+    grace.delete(ME)
+    link = last_link(site.service)
+    assert confirm(site, link._replace(email=f" {link.email.upper()}")).status == 200
+
+
+def test_a_session_that_has_ended_meanwhile_gets_no_email_that_deletes_the_account(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add(password=None)
+    opened = open_session(service, user)
+    service.sessions.revoke_all([user.id], by=OPERATOR)
+    with pytest.raises(Unauthenticated):
+        service.deletion.request(user.id, None, session_id=opened.session.id, by=author(opened))
+    assert query(service, "SELECT * FROM outbox") == []
+
+
 def test_no_link_deletes_an_account_in_a_lockdown(site: Site, grace: Client) -> None:
     grace.delete(ME)
     link = last_link(site.service)
@@ -296,6 +320,24 @@ def test_a_factor_that_was_added_meanwhile_ends_the_link_that_confirms(
     enrol(grace, clock)
     assert confirm(site, link).status == 400
     assert grace.get(ME).status == 200
+
+
+def test_a_factor_that_is_added_during_the_password_check_keeps_the_account(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user = add()
+    opened = open_session(service, user)
+    clock.move(minutes=11)
+
+    class Slow(Hasher):
+        def matches(self, password: str, stored: str | None) -> bool:
+            add_authenticator_apps(service, user.id)
+            return super().matches(password, stored)
+
+    deletion = service.deletion._replace(hasher=Slow(4))
+    with pytest.raises(Forbidden, match="Confirm that it is you"):
+        deletion.request(user.id, PASSWORD, session_id=opened.session.id, by=author(opened))
+    assert service.accounts.get(user.id).active
 
 
 def test_no_link_serves_for_another_purpose(site: Site, grace: Client, gone: Link) -> None:
