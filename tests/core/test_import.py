@@ -15,7 +15,7 @@ from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
 from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
-from support.tables import query, statements
+from support.tables import audit, query, statements
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
@@ -190,6 +190,29 @@ def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -
     rows = [("row", {"email": user.email, "groups": [group]}) for group in ("staff", "board")]
     assert service.transfer.import_rows(rows, options).updated == 2
     assert service.groups.of(user.id) == ("board",)
+
+
+@pytest.mark.parametrize("batch", [1, 400])
+def test_each_change_of_an_import_is_recorded_once_in_the_order_of_the_rows(
+    service: Service, batch: int
+) -> None:
+    service.groups.create("staff", by=OPERATOR)
+    for name in ("ada", "bob"):
+        create_user(service, f"{name}@example.com", name, PASSWORD)
+    before = len(audit(service))
+    changes = ({"role": "admin"}, {"groups": ["staff"]}, {})
+    rows = [
+        (name, {"email": f"{name}@example.com"} | row)
+        for name, row in zip(("ada", "bob", "cy"), changes, strict=True)
+    ]
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    service.transfer._replace(batch=batch).import_rows(rows, options)
+    made = [(row.action, row.email) for row in audit(service)[before:]]
+    assert made == [
+        ("import-update", "ada@example.com"),
+        ("group-add", "bob@example.com"),
+        ("import", "cy@example.com"),
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -154,7 +154,18 @@ def test_a_link_to_undo_works_for_its_address_only(site: Site, ada: User, gone: 
     assert undo(site, gone._replace(email="eve@example.com")).status == 400
     assert undo(site, gone._replace(token="x" * 43)).status == 400
     assert not is_active(site, ada)
-    assert undo(site, gone).status == 200
+    assert undo(site, gone._replace(email=f" {ADA.upper()}")).status == 200
+
+
+def test_an_undone_deletion_brings_back_no_session_and_no_link_of_before(site: Site, ada: User) -> None:
+    phone = site.signed_in(ada)
+    site.client().post("/api/users/password/forgot", {"email": ADA})
+    link = last_link(site.service, ADA)
+    assert deleted(site.signed_in(ada)).status == 200
+    assert undo(site, last_link(site.service, ADA)).status == 200
+    assert phone.get(ME).status == 401
+    body = {"token": link.token, "email": ADA, "password": NEW, "password_confirmation": NEW}
+    assert site.client().post("/api/users/password/reset", body).status == 400
 
 
 @pytest.mark.parametrize("body", [{}, {"token": "t"}, {"email": ADA}, {"token": "", "email": ""}])

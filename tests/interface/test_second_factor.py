@@ -756,6 +756,27 @@ def test_a_device_whose_sign_in_is_noted_after_the_end_of_remembered_devices_is_
             assert not service.devices.is_remembered(tx, user.id, [cookie], month)
 
 
+def test_a_device_is_not_remembered_without_the_key_that_signed_its_cookie(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user, month = add(), timedelta(days=30)
+    cookie = service.devices.cookie([], user.id, stamp(clock()), remember_for=month)
+    with service.store.write() as tx:
+        assert service.devices.is_remembered(tx, user.id, [cookie], month)
+        tx.delete_signing_keys()
+        assert not service.devices.is_remembered(tx, user.id, [cookie], month)
+
+
+def test_an_account_that_signs_in_again_and_again_ends_no_memory_of_others(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    users, cookie = [add(name) for name in ("ada", "bob")], ""
+    for user in (users[1], *[users[0]] * 6):
+        clock.move(seconds=1)
+        cookie = service.devices.cookie([cookie], user.id, stamp(clock()))
+    assert [device.user_id for device in service.devices.read([cookie])] == [user.id for user in users]
+
+
 def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], clock: FakeClock) -> None:
     site = make_site(remember_factor=timedelta())
     _, phone = with_phone(site, clock)
