@@ -27,6 +27,7 @@ from support.tables import audit, query, store_hash
 from support.web import Site
 
 from usersctl.models import UNUSABLE
+from usersctl.sessions import Pending
 
 ADA = "ada@example.com"
 FACTORS = "/api/users/me/factors"
@@ -230,6 +231,27 @@ def test_the_options_are_the_same_for_all_who_are_not_signed_in(here: Site, ada:
             "userVerification": "required",
             "allowCredentials": [],
         }
+
+
+def test_a_browser_with_two_sign_ins_that_wait_is_offered_the_passkeys_of_none(
+    here: Site, clock: FakeClock
+) -> None:
+    tokens = []
+    for name in ("ada", "bob"):
+        with_phone(here, clock, name)
+        waiting = here.service.sessions.login(f"{name}@example.com", PASSWORD)
+        assert isinstance(waiting, Pending)
+        tokens.append(waiting.token)
+    with here.service.store.write() as tx:
+        store_passkey(tx, 1, "key")
+    asked = here.service.passkeys.options
+    assert len(asked("browser", pending=tokens[:1])["allowCredentials"]) == 1
+    assert asked("browser", pending=tokens)["allowCredentials"] == []
+
+
+@pytest.mark.parametrize("credential", [{}, {"id": 1}, {"id": "AAAA", "rawId": "AAAA", "type": "public-key"}])
+def test_a_credential_that_is_none_has_no_owner(here: Site, credential: dict[str, Any]) -> None:
+    assert here.service.passkeys.owner_of(credential) is None
 
 
 def test_the_cookie_of_the_browser_is_for_the_service_only(make_site: Callable[..., Site]) -> None:

@@ -756,6 +756,33 @@ def test_a_device_whose_sign_in_is_noted_after_the_end_of_remembered_devices_is_
             assert not service.devices.is_remembered(tx, user.id, [cookie], month)
 
 
+def test_a_remembered_device_stays_so_when_it_signs_in_again(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user, month = add(), timedelta(days=30)
+    cookie = service.devices.cookie([], user.id, stamp(clock()), remember_for=month)
+    clock.move(days=1)
+    cookie = service.devices.cookie([cookie], user.id, stamp(clock()))
+    with service.store.read() as tx:
+        assert service.devices.is_remembered(tx, user.id, [cookie], month)
+    clock.move(days=29)  # it counts from the proof
+    with service.store.read() as tx:
+        assert not service.devices.is_remembered(tx, user.id, [cookie], month)
+
+
+def test_a_browser_keeps_the_latest_proof_of_each_account(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada, bob, month, cookies = add(), add("bob"), timedelta(days=30), []
+    for user in (ada, ada, bob):  # with one cookie for each sign-in
+        cookies.append(service.devices.cookie([], user.id, stamp(clock()), remember_for=month))
+        clock.move(days=1)
+    clock.move(days=27)  # the first proof is over
+    cookie = service.devices.cookie(cookies, ada.id, stamp(clock()))
+    with service.store.read() as tx:
+        assert service.devices.is_remembered(tx, ada.id, [cookie], month)
+
+
 def test_a_device_is_not_remembered_without_the_key_that_signed_its_cookie(
     service: Service, add: Callable[..., User], clock: FakeClock
 ) -> None:
