@@ -4,6 +4,7 @@ import shutil
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from usersctl.errors import UsersError
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
 from usersctl.transfer import writing
-from usersctl.transfer.writing import Ids, Imported, ImportOptions, RowProblem
+from usersctl.transfer.writing import BrokenRows, Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
 CONTENT = (
@@ -213,6 +214,29 @@ def test_each_change_of_an_import_is_recorded_once_in_the_order_of_the_rows(
         ("group-add", "bob@example.com"),
         ("import", "cy@example.com"),
     ]
+
+
+def test_an_import_invites_no_account_that_its_file_makes_inactive(service: Service) -> None:
+    states = {"ada": {}, "bob": {"active": False}, "cy": {"confirmed": False}, "dan": {"password_hash": HASH}}
+    rows = [(name, {"email": f"{name}@example.com"} | state) for name, state in states.items()]
+    options = ImportOptions(
+        "fail", False, OPERATOR, report=print, progress=lambda *_: None, invite=timedelta(days=7)
+    )
+    assert service.transfer.import_rows(rows, options).invited == 2
+    invited = query(service, "SELECT email FROM users WHERE invited_at IS NOT NULL ORDER BY id")
+    assert invited == [("ada@example.com",), ("cy@example.com",)]
+
+
+@pytest.mark.parametrize("batch", [1, 400])
+def test_a_repeated_address_is_taken_by_an_earlier_row_however_many_stand_between(
+    service: Service, batch: int
+) -> None:
+    problems: list[RowProblem] = []
+    options = ImportOptions("fail", False, OPERATOR, problems.append, progress=lambda *_: None)
+    rows = [(f"row {n}", {"email": f"{name}@example.com"}) for n, name in enumerate(("ada", "bob", "ada"))]
+    with pytest.raises(BrokenRows):
+        service.transfer._replace(batch=batch).import_rows(rows, options)
+    assert problems == [RowProblem("row 2", "ada@example.com is taken by an earlier row")]
 
 
 @pytest.mark.parametrize("count", [1, 2])
