@@ -148,7 +148,6 @@ def test_a_cleanup_removes_apps_that_were_not_confirmed_in_time(
         with service.store.write() as tx:
             tx.begin_totp(session_id, ada.id, b"sealed", timedelta(minutes=10))
         clock.move(minutes=5)
-    clock.move(minutes=5)
     service.cleaner.run(by=OPERATOR)
     with service.store.read() as tx:
         assert tx._run("SELECT session_id FROM totp_enrolments").fetchall() == [(sessions[1],)]
