@@ -216,6 +216,23 @@ def test_each_change_of_an_import_is_recorded_once_in_the_order_of_the_rows(
     ]
 
 
+def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> None:
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+
+    def stored_after(**identity: str) -> list[tuple[Any, ...]]:
+        row = {"email": "ada@example.com", "identities": [{"provider": "google", **identity}]}
+        service.transfer.import_rows([("row", row)], options)
+        return query(service, "SELECT issuer, subject, email, linked_at FROM identities")
+
+    linked = {"email": "ada@gmail.example", "linked_at": "2026-11-20T08:22:19.123Z"}
+    first = [(ISSUER, "7", *linked.values())]
+    assert stored_after(issuer=ISSUER, subject="7", **linked) == first
+    assert stored_after(subject="7") == first
+    assert stored_after(issuer=OTHER_ISSUER, subject="7") == [(OTHER_ISSUER, "7", None, None)]
+    assert stored_after(issuer=OTHER_ISSUER, subject="7", **linked) == [(OTHER_ISSUER, "7", *linked.values())]
+    assert stored_after(subject="8") == [("", "8", None, None)]
+
+
 def test_an_import_invites_no_account_that_its_file_makes_inactive(service: Service) -> None:
     states = {"ada": {}, "bob": {"active": False}, "cy": {"confirmed": False}, "dan": {"password_hash": HASH}}
     rows = [(name, {"email": f"{name}@example.com"} | state) for name, state in states.items()]
