@@ -17,7 +17,7 @@ LONGEST_ADDRESS = 45  # characters
 def is_in(address: str, networks: tuple[Any, ...]) -> bool:
     if address == UNIX:
         return UNIX in networks
-    parsed = _parsed(address.partition("%")[0])
+    parsed = _parsed(address)
     if parsed is None:
         return False
     return any(parsed in network for network in networks if network != UNIX)

@@ -269,7 +269,7 @@ class AddressThrottle:
 def network_of(address: str) -> str:
     """IPv4 by address; IPv6 by /64, because a provider gives a customer so many addresses."""
     try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
     if parsed.version == 6:

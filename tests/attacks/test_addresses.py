@@ -29,6 +29,7 @@ from support.fakes import FakeClock
 from support.oauth_site import OAuthSite, error_of, oauth_site
 from support.postbox import sent
 from support.second_factors import enrol, finish, second_step
+from support.tables import query
 
 from usersctl.factors.reset import Chosen
 from usersctl.models import SYSTEM
@@ -234,6 +235,7 @@ def test_a_former_address_is_reserved_for_the_week_of_the_notice(site: OAuthSite
     assert error_of(site.browser().sign_in("1001")) == "oauth_failed"
     clock.move(days=7)
     site.service.cleaner.run(by=SYSTEM)
+    assert query(site.service, "SELECT * FROM reserved_emails") == []
     assert not_me(site, links(site, "ada@example.com", "/not-me")[-1]).status == 400
     assert registers(site, "ada@example.com").status == 200
 

@@ -115,6 +115,23 @@ def test_of_a_copy_that_comes_at_the_same_time_the_owner_is_told_too(
     assert any("refused" in email.subject for email in sent(here.service, ADA))
 
 
+def test_a_passkey_that_is_removed_while_it_is_verified_opens_nothing_and_is_no_copy(
+    here: Site, ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = webauthn.verify_use
+
+    def verify_and_remove(*given: Any, **by_name: Any) -> webauthn.Assertion:
+        assertion = verify(*given, **by_name)
+        with here.service.store.write() as tx:
+            tx.delete_passkeys(1)
+        return assertion
+
+    monkeypatch.setattr(webauthn, "verify_use", verify_and_remove)
+    assert is_refused(use_passkey(here.client(), ada.device))
+    assert "passkey-refused" not in [row.action for row in audit(here.service)]
+    assert not any("refused" in email.subject for email in sent(here.service, ADA))
+
+
 @pytest.mark.parametrize(
     ("stored", "sent_count", "status"), [(5, 5, 401), (5, 4, 401), (5, 0, 401), (5, 6, 200)]
 )

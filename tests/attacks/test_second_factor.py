@@ -250,6 +250,15 @@ def test_a_session_of_before_the_factor_cannot_remove_it(site: Site, clock: Fake
     assert thief.post(CONFIRM, {"password": PASSWORD}).status == 403
 
 
+def test_a_recovery_code_of_another_account_is_wrong(site: Site, clock: FakeClock) -> None:
+    ada, _ = with_phone(site, clock)
+    _, mallorys = with_phone(site, clock, "mallory")
+    (theirs, *_) = mallorys.codes
+    assert finish(second_step(site.client()), recoveryCode=theirs).status == 401
+    assert ada.post(CONFIRM, {"recoveryCode": theirs}).status == 400
+    assert finish(second_step(site.client(), "mallory@example.com"), recoveryCode=theirs).status == 200
+
+
 def test_a_device_cookie_of_another_account_or_a_forged_one_remembers_nothing(
     site: Site, clock: FakeClock
 ) -> None:
@@ -265,8 +274,12 @@ def test_a_device_cookie_of_another_account_or_a_forged_one_remembers_nothing(
 
 
 def test_a_thief_of_the_database_cannot_forge_a_remembered_device(site: Site, clock: FakeClock) -> None:
-    """It has the key that signs cookies, and all that was stored when devices were remembered."""
+    """It has the key that signs cookies, all that was stored when devices were remembered, and a remembered device of its
+    own."""
     _, phone = with_phone(site, clock)
+    _, mallorys = with_phone(site, clock, "mallory")
+    thief = second_step(site.client(), "mallory@example.com")
+    assert finish(thief, code=mallorys.next_code(), rememberDevice=True).status == 200
     owner = second_step(site.client())
     assert finish(owner, code=phone.next_code(), rememberDevice=True).status == 200
     genuine = owner.cookies["auth_token_device"]
@@ -279,6 +292,9 @@ def test_a_thief_of_the_database_cannot_forge_a_remembered_device(site: Site, cl
         text = f"1~x~{now}~{now}~{secret}".rstrip("~")
         forged = sign(key, devices.PURPOSE, text)
         assert site.client(cookies={"auth_token_device": forged}).login(ADA, PASSWORD).status == 401, text
+    own = thief.cookies["auth_token_device"].rpartition(".")[0]
+    forged = sign(key, devices.PURPOSE, own.replace("2~", "1~", 1))
+    assert site.client(cookies={"auth_token_device": forged}).login(ADA, PASSWORD).status == 401
     assert site.client(cookies={"auth_token_device": genuine}).login(ADA, PASSWORD).status == 200
 
 

@@ -12,7 +12,8 @@ import pytest
 from support.commands import Command
 
 from usersctl.cli.files import replaced
-from usersctl.errors import Invalid, StoreUnusable
+from usersctl.errors import Invalid, KeyUnusable, StoreUnusable
+from usersctl.factors.sealing import KeyFile
 from usersctl.store import backup, database_file
 
 STRANGER = 12345
@@ -47,6 +48,49 @@ def test_an_email_that_root_writes_into_the_folder_belongs_to_the_owner_of_the_d
     for path in (folder, *folder.iterdir()):
         status = path.lstat()
         assert (status.st_uid, status.st_gid) == (STRANGER, STRANGER), path
+
+
+# --- the keys of authenticator apps ---
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> KeyFile:
+    database = tmp_path / "users.db"
+    database.touch()
+    return KeyFile(of_stranger(database))
+
+
+def test_a_key_that_root_makes_belongs_to_the_owner_of_the_database(key_file: KeyFile) -> None:
+    key_file.make()
+    assert (key_file.path.stat().st_uid, key_file.path.stat().st_gid) == (STRANGER, STRANGER)
+
+
+@pytest.mark.parametrize("owner", [(STRANGER, STRANGER + 1), (0, STRANGER)])
+def test_a_key_that_root_adds_leaves_the_file_to_its_owner(key_file: KeyFile, owner: tuple[int, int]) -> None:
+    key_file.make()
+    os.chown(key_file.path, *owner)
+    key_file.add()
+    assert (key_file.path.stat().st_uid, key_file.path.stat().st_gid) == owner
+
+
+def test_a_user_adds_a_key_to_a_file_of_their_own_only(
+    key_file: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_file.make()
+    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
+    key_file.add()
+    os.chown(key_file.path, STRANGER + 1, STRANGER)
+    with pytest.raises(KeyUnusable, match="belongs to another user"):
+        key_file.add()
+    assert len(key_file.keys()) == 2
+
+
+def test_a_user_who_is_not_root_gives_no_file_away(
+    key_file: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: STRANGER + 1)
+    key_file.make()
+    assert key_file.path.stat().st_uid == 0
 
 
 # --- the files that an export writes ---

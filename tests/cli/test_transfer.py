@@ -447,6 +447,8 @@ def test_a_provider_account_of_another_user_is_taken(usersctl: Command) -> None:
         # --on-conflict has no effect on it.
         assert "--on-conflict" not in done.stderr
         assert done.stderr.endswith("or free it with: usersctl update USER --unlink oauth\n")
+    twice = "email,oauth_id\nbea@example.com,7\ncy@example.com,7\n"
+    assert "oauth_id is taken by bea@example.com" in usersctl("import", "-", stdin=twice).stderr
     both = "email,oauth_id\neve@example.com,123\nada@example.com,123\n"
     assert "choose with --on-conflict skip" in usersctl("import", "-", stdin=both).stderr
 

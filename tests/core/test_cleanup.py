@@ -9,15 +9,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.accounts import signed_in_admin
+from support.accounts import open_session, signed_in_admin
 from support.commands import OPERATOR, PASSWORD, create_user
 from support.fakes import FakeClock
-from support.tables import plan, query, statements
+from support.tables import audit, plan, query, statements
 
 from usersctl.clock import stamp
 from usersctl.errors import Busy, Forbidden, Referred
 from usersctl.mail.folder import mail_folder
-from usersctl.models import Cleanup, User
+from usersctl.models import Actor, Cleanup, User
 from usersctl.secrets import digest
 from usersctl.service import Service
 
@@ -138,6 +138,19 @@ def test_a_cleanup_removes_expired_links_without_counting_them(
     assert service.cleaner.run(by=OPERATOR) == Cleanup(0, 0, False)
     with service.store.read() as tx:
         assert tx._run("SELECT token_hash FROM one_time_tokens").fetchall() == [(digest("new"),)]
+
+
+def test_a_cleanup_removes_apps_that_were_not_confirmed_in_time(
+    service: Service, ada: User, clock: FakeClock
+) -> None:
+    sessions = [open_session(service, ada).session.id for _ in range(2)]
+    for session_id in sessions:
+        with service.store.write() as tx:
+            tx.begin_totp(session_id, ada.id, b"sealed", timedelta(minutes=10))
+        clock.move(minutes=5)
+    service.cleaner.run(by=OPERATOR)
+    with service.store.read() as tx:
+        assert tx._run("SELECT session_id FROM totp_enrolments").fetchall() == [(sessions[1],)]
 
 
 @pytest.mark.parametrize(("hold", "transactions"), [(0, 5), (60, 1)])
@@ -282,6 +295,34 @@ def test_a_cleanup_that_is_interrupted_records_what_it_removed(service: Service,
     with service.store.read() as tx:
         details = [row.details for row in tx.audit_rows() if row.action == "cleanup-tokens"]
     assert details == [{"expired": 20, "no_expiration": 0, "include_no_expiration": False}]
+
+
+def test_the_endless_token_that_asks_for_a_cleanup_ends_last_and_only_if_it_says_so(
+    service: Service, add: Callable[..., User]
+) -> None:
+    root = add("root", role="admin")
+    cron = service.sessions.create_api_token(root.id, name="cron", lifetime=None, by=OPERATOR).token
+    by = Actor(f"user:{root.id}", "192.0.2.9", root.id, digest(cron), as_admin=True)
+    assert service.cleaner.run(by=by) == Cleanup(0, 0, False)
+    assert service.sessions.check(cron)
+    fill(service, root, expired=1, live=0, endless=1)
+
+    def interrupt(_removed: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        service.cleaner.run(include_no_expiration=True, by=by, progress=interrupt)
+    assert service.sessions.check(cron)
+    assert service.cleaner.run(include_no_expiration=True, by=by) == Cleanup(0, 2, True)
+    assert service.sessions.check(cron) is None
+
+
+def test_of_two_cleanups_for_one_slot_of_the_schedule_one_is_recorded(
+    service: Service, clock: FakeClock
+) -> None:
+    for _ in range(2):
+        service.cleaner.run(by=OPERATOR, slot=clock())
+    assert [row.action for row in audit(service)] == ["cleanup-tokens"]
 
 
 @pytest.mark.sqlite  # how SQLite runs a statement

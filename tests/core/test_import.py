@@ -4,6 +4,7 @@ import shutil
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,14 +16,14 @@ from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
 from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
-from support.tables import query, statements
+from support.tables import audit, query, statements
 
 from usersctl.config import Settings
 from usersctl.errors import UsersError
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
 from usersctl.transfer import writing
-from usersctl.transfer.writing import Ids, Imported, ImportOptions, RowProblem
+from usersctl.transfer.writing import BrokenRows, Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
 CONTENT = (
@@ -190,6 +191,69 @@ def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -
     rows = [("row", {"email": user.email, "groups": [group]}) for group in ("staff", "board")]
     assert service.transfer.import_rows(rows, options).updated == 2
     assert service.groups.of(user.id) == ("board",)
+
+
+@pytest.mark.parametrize("batch", [1, 400])
+def test_each_change_of_an_import_is_recorded_once_in_the_order_of_the_rows(
+    service: Service, batch: int
+) -> None:
+    service.groups.create("staff", by=OPERATOR)
+    for name in ("ada", "bob"):
+        create_user(service, f"{name}@example.com", name, PASSWORD)
+    before = len(audit(service))
+    changes = ({"role": "admin"}, {"groups": ["staff"]}, {})
+    rows = [
+        (name, {"email": f"{name}@example.com"} | row)
+        for name, row in zip(("ada", "bob", "cy"), changes, strict=True)
+    ]
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    service.transfer._replace(batch=batch).import_rows(rows, options)
+    made = [(row.action, row.email) for row in audit(service)[before:]]
+    assert made == [
+        ("import-update", "ada@example.com"),
+        ("group-add", "bob@example.com"),
+        ("import", "cy@example.com"),
+    ]
+
+
+def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> None:
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+
+    def stored_after(**identity: str) -> list[tuple[Any, ...]]:
+        row = {"email": "ada@example.com", "identities": [{"provider": "google", **identity}]}
+        service.transfer.import_rows([("row", row)], options)
+        return query(service, "SELECT issuer, subject, email, linked_at FROM identities")
+
+    linked = {"email": "ada@gmail.example", "linked_at": "2026-11-20T08:22:19.123Z"}
+    first = [(ISSUER, "7", *linked.values())]
+    assert stored_after(issuer=ISSUER, subject="7", **linked) == first
+    assert stored_after(subject="7") == first
+    assert stored_after(issuer=OTHER_ISSUER, subject="7") == [(OTHER_ISSUER, "7", None, None)]
+    assert stored_after(issuer=OTHER_ISSUER, subject="7", **linked) == [(OTHER_ISSUER, "7", *linked.values())]
+    assert stored_after(subject="8") == [("", "8", None, None)]
+
+
+def test_an_import_invites_no_account_that_its_file_makes_inactive(service: Service) -> None:
+    states = {"ada": {}, "bob": {"active": False}, "cy": {"confirmed": False}, "dan": {"password_hash": HASH}}
+    rows = [(name, {"email": f"{name}@example.com"} | state) for name, state in states.items()]
+    options = ImportOptions(
+        "fail", False, OPERATOR, report=print, progress=lambda *_: None, invite=timedelta(days=7)
+    )
+    assert service.transfer.import_rows(rows, options).invited == 2
+    invited = query(service, "SELECT email FROM users WHERE invited_at IS NOT NULL ORDER BY id")
+    assert invited == [("ada@example.com",), ("cy@example.com",)]
+
+
+@pytest.mark.parametrize("batch", [1, 400])
+def test_a_repeated_address_is_taken_by_an_earlier_row_however_many_stand_between(
+    service: Service, batch: int
+) -> None:
+    problems: list[RowProblem] = []
+    options = ImportOptions("fail", False, OPERATOR, problems.append, progress=lambda *_: None)
+    rows = [(f"row {n}", {"email": f"{name}@example.com"}) for n, name in enumerate(("ada", "bob", "ada"))]
+    with pytest.raises(BrokenRows):
+        service.transfer._replace(batch=batch).import_rows(rows, options)
+    assert problems == [RowProblem("row 2", "ada@example.com is taken by an earlier row")]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -18,6 +18,7 @@ from support.web import Site
 
 from usersctl.config import Settings
 from usersctl.errors import KeyUnusable
+from usersctl.factors import rotation
 from usersctl.factors.rotation import Rotated
 from usersctl.factors.sealing import key_name_of
 from usersctl.factors.totp import code_at, step_at
@@ -125,6 +126,52 @@ def test_an_app_that_is_confirmed_after_a_rotation_is_sealed_with_the_new_key(
     assert client.post("/api/users/me/totp/confirm", {"code": code}).status == 200
     assert names_of_used_keys(site.service) == {site.service.sealer.names()[0]}
     assert opened_secrets(site.service) == [secret]
+
+
+@pytest.mark.sqlite  # the key of a server is configured
+def test_a_secret_that_is_damaged_keeps_a_rotation_from_no_other(
+    service: Service, add: Callable[..., User]
+) -> None:
+    ada, bob = add("ada"), add("bob")
+    add_authenticator_apps(service, ada.id, bob.id)
+    with service.store.write() as tx:
+        totp = tx.totp(ada.id)
+        assert totp is not None
+        assert tx.replace_totp_secret(totp, totp.secret[:-1])
+    progress: list[tuple[int, int | None]] = []
+    rotated = service.key_rotation.run(by=OPERATOR, progress=lambda *done: progress.append(done))
+    assert rotated == Rotated(sealed=1, unreadable=1)
+    assert progress == [(2, 2)]
+
+
+@pytest.mark.sqlite  # the key of a server is configured
+def test_a_rotation_reads_the_secrets_that_another_one_sealed_meanwhile(
+    service: Service, add: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_authenticator_apps(service, add("ada").id, add("bob").id)
+    monkeypatch.setattr(rotation, "SOME", 1)
+    others: list[Rotated] = []
+
+    def rotate_again(*_: object) -> None:
+        if not others:
+            others.append(service.key_rotation.run(by=OPERATOR))
+
+    assert service.key_rotation.run(by=OPERATOR, progress=rotate_again) == Rotated(sealed=1, unreadable=0)
+    assert others == [Rotated(sealed=2, unreadable=0)]
+    assert names_of_used_keys(service) == {service.sealer.names()[0]}
+
+
+@pytest.mark.sqlite  # the key of a server is configured
+def test_a_rotation_waits_for_another_one_before_it_reads_the_keys(service: Service) -> None:
+    service.key_rotation.run(by=OPERATOR)
+    before = service.sealer.names()
+    rotating = threading.Thread(target=service.key_rotation.run, kwargs={"by": OPERATOR})
+    with service.store.write():
+        rotating.start()
+        rotating.join(0.3)
+        assert service.sealer.names() == before
+    rotating.join(10)
+    assert service.sealer.names()[1:] == before
 
 
 def test_a_secret_that_is_replaced_meanwhile_stays_as_it_is(

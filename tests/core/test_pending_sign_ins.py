@@ -1,6 +1,7 @@
 """Sign-ins that wait for their second factor, beside a model of what may open a session: three browsers of one account."""
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +19,9 @@ from support.tables import query
 from usersctl.config import Settings
 from usersctl.errors import InvalidCode, Unauthenticated
 from usersctl.factors import recovery_codes, totp
-from usersctl.models import Actor, Client, Proof
+from usersctl.models import Actor, Client, Proof, User
 from usersctl.secrets import digest
-from usersctl.service import build
+from usersctl.service import Service, build
 from usersctl.sessions import Pending
 
 ADA = "ada@example.com"
@@ -150,3 +151,19 @@ PendingSignIns.TestCase.settings = settings(
     max_examples=200 if LONG else 15, stateful_step_count=30, deadline=None
 )
 TestPendingSignIns = PendingSignIns.TestCase
+
+
+def test_a_code_of_an_app_that_is_replaced_meanwhile_is_wrong(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user = add()
+    add_authenticator_apps(service, user.id)
+    check = service.second_step.prepare(
+        user.id, Proof(totp.code_at(SEED, totp.step_at(clock()))), by=ANONYMOUS
+    )
+    with service.store.write() as tx:
+        tx.delete_totp(user.id)
+    clock.move(seconds=1)
+    add_authenticator_apps(service, user.id, seed=b"another")
+    with service.store.write() as tx:
+        assert check(tx) is None

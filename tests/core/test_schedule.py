@@ -50,8 +50,11 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("0 0 22 * 5", datetime(2026, 11, 22, tzinfo=UTC)),
         ("0 0 30 2 5", datetime(2027, 2, 5, tzinfo=UTC)),
         ("0 0 */2 * 5", datetime(2026, 11, 27, tzinfo=UTC)),
+        ("0 0 ? * 5", datetime(2026, 11, 27, tzinfo=UTC)),
+        ("0 0 22 * ?", datetime(2026, 11, 22, tzinfo=UTC)),
         ("@hourly", datetime(2026, 11, 20, 9, tzinfo=UTC)),
         ("@daily", datetime(2026, 11, 21, tzinfo=UTC)),
+        (" @daily ", datetime(2026, 11, 21, tzinfo=UTC)),
         ("@midnight", datetime(2026, 11, 21, tzinfo=UTC)),
         ("@weekly", datetime(2026, 11, 22, tzinfo=UTC)),
         ("@monthly", datetime(2026, 12, 1, tzinfo=UTC)),
@@ -98,6 +101,7 @@ def test_a_line_is_due_also_after_the_last_year_that_the_package_knows(
         "5-1 * * * *",
         "a b c d e",
         "-1 * * * *",
+        "\u0662 2 * * *",  # an Arabic digit
         "0 0 30 2 *",
         "0 0 32 * 5",
         "0 0 13 * 8",
@@ -111,6 +115,19 @@ def test_a_line_is_due_also_after_the_last_year_that_the_package_knows(
 def test_an_impossible_line_is_a_value_error(line: str, after: datetime) -> None:
     with pytest.raises(ValueError, match=r"."):
         next_slot(line, after)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("@never", "known aliases: @hourly, @daily, "),
+        ("* * * * * *", "6 fields instead of 5"),
+        ("0 0 30 2 *", "never due"),
+    ],
+)
+def test_the_error_of_an_impossible_line_says_why(line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        next_slot(line, NOW)
 
 
 FIELD = st.text("0123456789*/,-LW#?abjmnsu ", max_size=6)

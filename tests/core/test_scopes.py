@@ -76,6 +76,7 @@ def test_several_scopes_open_what_each_opens() -> None:
 def test_a_route_without_a_scope_is_closed_to_every_scope_and_open_without_scopes() -> None:
     assert not any(permits(normal_scopes(some), None) for some in combinations(Scope, 3))
     assert not permits(normal_scopes(Scope), None)
+    assert not any(permits("", scope) for scope in (None, *Scope))
     assert permits(None, None)
     assert all(permits(None, scope) for scope in Scope)
 

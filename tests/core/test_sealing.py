@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from usersctl.errors import KeyUnusable
-from usersctl.factors.sealing import KeyFile, Sealer, SealingKey, key_name_of, totp_context
+from usersctl.factors.sealing import KeyFile, NoKeyFile, Sealer, SealingKey, key_name_of, totp_context
 
 OLD, NEW = "old key " * 5, "new key " * 5
 SECRET = b"twenty bytes of seed"
@@ -93,6 +93,11 @@ def test_the_file_goes_on_to_open_when_a_key_is_configured(database: Path) -> No
     assert sealer(database, NEW).names()[0] == SealingKey(NEW).name
 
 
+def test_a_configured_key_need_not_be_text(database: Path) -> None:
+    key = os.fsdecode(b"\xff" * 32)  # as a variable of the environment may be
+    assert sealer(database, key).open(sealer(database, key).seal(SECRET, CONTEXT), CONTEXT) == SECRET
+
+
 def test_a_broken_file_is_no_obstacle_to_a_configured_key(database: Path) -> None:
     KeyFile(database).path.write_bytes(b"short")
     sealed = sealer(database, NEW).seal(SECRET, CONTEXT)
@@ -156,6 +161,43 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(database: Path, tmp_pat
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(KeyUnusable, match=r"users\.key cannot be written: No such file"):
         sealer(tmp_path / "missing" / "users.db").seal(SECRET, CONTEXT)
+
+
+def test_a_database_on_a_server_gets_no_file_for_a_key() -> None:
+    for write in (NoKeyFile().make, NoKeyFile().add):
+        with pytest.raises(KeyUnusable, match=r"auth\.secretKey is not set"):
+            write()
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused_without_waiting_for_a_writer(database: Path) -> None:
+    os.mkfifo(KeyFile(database).path)
+    command = "import sys, pathlib; from usersctl.factors.sealing import *; KeyFile(pathlib.Path(sys.argv[1])).keys()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, database], capture_output=True, timeout=20, check=False
+    )
+    assert b"KeyUnusable" in done.stderr
+
+
+def test_a_key_that_is_there_seals_without_a_change_of_its_folder(database: Path) -> None:
+    (key,) = KeyFile(database).make()
+    before = database.parent.stat().st_mtime_ns
+    assert KeyFile(database).make() == (key,)
+    assert database.parent.stat().st_mtime_ns == before
+
+
+def test_a_file_that_another_process_made_meanwhile_stays(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, looked, read = KeyFile(database), [], KeyFile.keys
+
+    def keys(self: KeyFile) -> tuple[str, ...]:
+        looked.append(self)
+        return () if len(looked) == 1 else read(self)
+
+    made = file.make()
+    monkeypatch.setattr(KeyFile, "keys", keys)
+    assert file.make() == made
+    assert {path.name for path in database.parent.iterdir()} == {"users.db", "users.key"}
 
 
 MAKE_IT_AT_ONCE = """

@@ -6,6 +6,7 @@ Some hundred steps against a model in every run; ten thousand by
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -191,6 +192,62 @@ def test_a_note_does_not_change_another_session_of_the_same_id(
     assert in_database(service) == before
 
 
+@pytest.fixture
+def uses(service: Service) -> Iterator[SessionUses]:
+    uses = SessionUses(service.store)
+    yield uses
+    uses.stop()
+
+
+def test_the_latest_use_of_a_session_is_not_that_of_another_one_with_its_id(
+    service: Service, uses: SessionUses, ada: User, clock: FakeClock
+) -> None:
+    session = open_session(service, ada).session
+    clock.move(minutes=2)
+    used = session._replace(last_used_at=stamp(clock()))
+    uses.note(used)
+    assert uses.latest(session) == used
+    other = session._replace(created_at=stamp(clock()))
+    assert uses.latest(other) == other
+
+
+def test_an_expiry_that_waits_to_be_written_stays_moved_when_a_later_use_moves_none(
+    service: Service, uses: SessionUses, ada: User
+) -> None:
+    session = open_session(service, ada).session
+    for moved in (True, False):
+        uses.note(session._replace(moved=moved))
+    assert uses._notes[session.id].moved
+
+
+def test_notes_are_overdue_ten_seconds_after_the_first_of_them(
+    service: Service, uses: SessionUses, ada: User, clock: FakeClock
+) -> None:
+    for seconds in (0, 6, 4):
+        clock.move(seconds=seconds)
+        uses.note(open_session(service, ada).session)
+        assert not uses.are_overdue()
+    clock.move(milliseconds=1)
+    assert uses.are_overdue()
+
+
+@pytest.mark.sqlite  # on a server, several write at once
+def test_notes_wait_for_another_writer_and_are_written_without_another_use(
+    service: Service, beside: Service, uses: SessionUses, ada: User, clock: FakeClock
+) -> None:
+    uses.wait = uses.patience = 0.05
+    session = open_session(service, ada).session
+    clock.move(minutes=2)
+    with beside.store.write():
+        uses.note(session._replace(last_used_at=stamp(clock())))
+        time.sleep(0.5)
+        uses.stop()
+        assert list(uses._notes) == [session.id]
+        uses.note(uses._notes[session.id])
+        time.sleep(0.5)
+    wait_for(lambda: in_database(service).last_used_at == stamp(clock()))
+
+
 def test_closing_the_service_writes_the_notes(service: Service, ada: User, clock: FakeClock) -> None:
     other = build(service.settings, now=clock)
     opened = other.sessions.login(ada.email, PASSWORD)
@@ -229,6 +286,7 @@ def test_uses_that_come_while_others_are_written_are_not_overdue(
     noted, later = (service.sessions.login(ada.email, PASSWORD).session for _ in range(2))
     uses.note(noted)
     clock.move(seconds=9)
+    again = noted._replace(last_used_at=stamp(clock()))
 
     write = service.store.write
 
@@ -236,12 +294,13 @@ def test_uses_that_come_while_others_are_written_are_not_overdue(
     def while_another_comes(**keywords: Any) -> Iterator[Transaction]:
         with write(**keywords) as tx:
             uses.note(later)
+            uses.note(again)
             yield tx
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service.store, "write", while_another_comes)
         uses.write()
-    assert list(uses._notes) == [later.id]
+    assert uses._notes == {noted.id: again, later.id: later}
     clock.move(seconds=9)
     assert not uses.are_overdue()
     clock.move(seconds=2)

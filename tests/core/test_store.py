@@ -584,6 +584,16 @@ def test_processes_that_need_a_signing_key_make_one(database: Database, opened: 
     assert store.signing_key("other") not in keys
 
 
+def test_a_signing_key_that_was_made_meanwhile_stays(
+    database: Database, opened: Callable[..., Store]
+) -> None:
+    store = opened(database, create=True)
+    key = store.signing_key("cookies")
+    with store.write() as tx:
+        assert tx.make_signing_key("cookies") == key
+    assert store.signing_key("cookies") == key
+
+
 def test_a_writer_that_waits_too_long_for_another_process_is_refused_as_busy(
     database: Database, opened: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:

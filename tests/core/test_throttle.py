@@ -9,16 +9,20 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
+from support.tables import query
 
-from usersctl.errors import Forbidden, TooMany, Unauthenticated, UsersError
+from usersctl.clock import stamp
+from usersctl.errors import Forbidden, StoreUnusable, TooMany, Unauthenticated, UsersError
 from usersctl.fields import lookup_key
 from usersctl.models import User, UserFilter
 from usersctl.passwords import Hasher
 from usersctl.secrets import digest
 from usersctl.service import Service
-from usersctl.throttle import AddressThrottle, Counter, counter_in_session, network_of
+from usersctl.throttle import LONGEST_WINDOW, AddressThrottle, Counter, counter_in_session, network_of
 
 ADA = "ada@example.com"
 NOBODY = "nobody@example.com"
@@ -173,6 +177,15 @@ def test_the_right_password_of_an_inactive_account_is_no_guess(
     assert failures(service, user) == 0
 
 
+def test_the_right_password_of_an_inactive_account_clears_no_earlier_guess(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add(active=False)
+    guess(service)
+    assert isinstance(guess(service, password=PASSWORD), Forbidden)
+    assert failures(service, user) == 1
+
+
 def test_wrong_current_passwords_count_as_guesses_of_the_session(
     counted: Service, add: Callable[..., User]
 ) -> None:
@@ -194,6 +207,43 @@ def test_wrong_current_passwords_count_as_guesses_of_the_session(
     assert str(change("wrong")) == "Current password is incorrect"
 
 
+def test_a_session_that_has_ended_meanwhile_learns_nothing_of_the_password(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    opened = open_session(service, user)
+    for end in (service.sessions.revoke_all, service.accounts.delete):
+        end([user.id], by=OPERATOR)
+        for password in ("wrong", PASSWORD):
+            with pytest.raises(Unauthenticated):
+                service.freshness.confirm(user.id, password, session_id=opened.session.id, by=author(opened))
+    assert query(service, "SELECT * FROM login_failures") == []
+
+
+def test_an_unlock_of_an_app_without_a_tried_code_has_nothing_to_do(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    add_authenticator_apps(service, user.id)
+    assert not service.throttle.unlock(user, OPERATOR)
+    with service.store.write() as tx:
+        service.throttle.count_code(tx, user.id)
+    assert service.throttle.unlock(user, OPERATOR)
+
+
+def test_without_limits_no_code_is_counted(make_service: Callable[..., Service]) -> None:
+    service = make_service(limits_enabled=False)
+    user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
+    add_authenticator_apps(service, user.id)
+    with service.store.write() as tx:
+        service.throttle.count_code(tx, user.id)
+        assert tx.tried_codes(user.id) == 0
+        for _ in range(100):  # of a time with limits
+            tx.count_code(user.id)
+        service.throttle.count_code(tx, user.id)
+        assert tx.tried_codes(user.id) == 100
+
+
 def test_without_limits_every_password_is_checked(make_service: Callable[..., Service]) -> None:
     service = make_service(limits_enabled=False)
     user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
@@ -201,6 +251,7 @@ def test_without_limits_every_password_is_checked(make_service: Callable[..., Se
         assert isinstance(guess(service), Unauthenticated)
     assert service.sessions.login(ADA, PASSWORD)
     assert failures(service, user) == 0
+    assert query(service, "SELECT sum(failed) FROM daily_counts") == [(0,)]
 
 
 def test_the_limits_follow_the_settings(make_service: Callable[..., Service], clock: FakeClock) -> None:
@@ -223,6 +274,39 @@ def test_a_lock_before_the_first_wait_is_a_lock(
         assert isinstance(guess(service), Unauthenticated)
     clock.move(days=1)
     assert isinstance(guess(service), TooMany)
+
+
+@pytest.mark.parametrize(("before_delay", "before_lock"), [(10, 100), (50, 4)])
+def test_the_accounts_that_are_listed_as_locked_are_those_that_wait(
+    make_service: Callable[..., Service], clock: FakeClock, before_delay: int, before_lock: int
+) -> None:
+    service = make_service(failures_before_delay=before_delay, failures_before_lock=before_lock)
+    user = create_user(service, ADA, "Ada", PASSWORD, by=OPERATOR)
+    strangers, began = Counter(f"user:{user.id}", user.id), clock()
+    delays = [timedelta(seconds=seconds) for seconds in (30, 60, 120, 240, 480, 900)]
+    ages = [age for delay in delays for age in (delay - timedelta(milliseconds=1), delay)]
+    ages += [timedelta(seconds=seconds) for seconds in (-11, -10, 0)]
+    for _ in range(before_lock):
+        clock.now = began
+        with service.store.write() as tx:
+            tx.count_failure(strangers.key, user.id)
+        for age in ages:
+            clock.now = began + age
+            with service.store.read() as tx:
+                waits = service.throttle.wait(tx, strangers) is not None
+                assert tx.locked_ids(service.throttle.locks(tx.now), 10) == [user.id] * waits
+
+
+def test_an_account_whose_known_devices_are_locked_together_is_listed_as_locked(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add()
+    devices = [Counter(f"user:{user.id}:device:{name}", user.id, is_known=True) for name in "ab"]
+    for number in range(1, 21):
+        with service.store.write() as tx:
+            tx.count_failure(devices[number % 2].key, user.id)
+            assert service.throttle.is_locked(tx, devices[0]) == (number == 20)
+            assert bool(tx.locked_ids(service.throttle.locks(tx.now), 10)) == (number == 20)
 
 
 def test_parallel_guesses_cannot_slip_past(counted: Service, add: Callable[..., User]) -> None:
@@ -427,6 +511,47 @@ def test_a_client_that_other_processes_counted_is_refused_before_it_is_counted_a
         throttle.check("192.0.2.1")
 
 
+def test_a_client_is_counted_in_memory_while_the_database_takes_nothing(clock: FakeClock) -> None:
+    def together(_client: str, _window: timedelta) -> tuple[datetime, int]:
+        raise StoreUnusable("away")
+
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=together)
+    for _ in range(2):
+        throttle.check("192.0.2.1")
+        throttle.admit("192.0.2.1")
+    with pytest.raises(TooMany):
+        throttle.check("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("began", "wait"),
+    [
+        (timedelta(seconds=-60), 1),  # the very end of a window
+        (timedelta(seconds=-30, milliseconds=500), 31),
+        (timedelta(seconds=5), 60),  # by a clock that is ahead
+    ],
+)
+def test_a_client_that_all_processes_counted_waits_for_the_end_of_their_window(
+    clock: FakeClock, began: timedelta, wait: int
+) -> None:
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=lambda *_: (clock() + began, 3))
+    with pytest.raises(TooMany) as refused:
+        throttle.admit("192.0.2.1")
+    assert refused.value.retry_after == wait
+    if wait > 1:
+        with pytest.raises(TooMany):
+            throttle.check("192.0.2.1")
+
+
+def test_a_window_that_began_anew_for_all_processes_begins_anew_in_memory(clock: FakeClock) -> None:
+    counts = iter([(clock(), 2), (clock() + timedelta(seconds=30), 1)])
+    throttle = AddressThrottle(clock, 2, timedelta(minutes=1), together=lambda *_: next(counts))
+    throttle.admit("192.0.2.1")
+    clock.move(seconds=30)
+    throttle.admit("192.0.2.1")
+    throttle.check("192.0.2.1")
+
+
 def test_threads_count_every_event(clock: FakeClock) -> None:
     throttle = AddressThrottle(clock, 800, timedelta(minutes=1))
     barrier = threading.Barrier(8)
@@ -465,6 +590,48 @@ def test_a_thread_that_learns_late_of_other_processes_forgets_no_event(clock: Fa
         first.result(10)
     with pytest.raises(TooMany):
         throttle.check("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("moved", "goes_on"),
+    [
+        (timedelta(seconds=59), True),
+        (timedelta(seconds=61), False),
+        (timedelta(seconds=-59), True),  # another machine's clock is ahead
+        (timedelta(seconds=-61), False),
+    ],
+)
+def test_the_count_of_a_client_for_all_processes_begins_anew_outside_of_its_window(
+    service: Service, clock: FakeClock, moved: timedelta, goes_on: bool
+) -> None:
+    def count() -> tuple[str, int]:
+        with service.store.write() as tx:
+            return tx.count_client("FORGOTS 192.0.2.1", timedelta(minutes=1))
+
+    began = stamp(clock())
+    assert [count() for _ in range(2)] == [(began, 1), (began, 2)]
+    clock.now += moved
+    assert count() == ((began, 3) if goes_on else (stamp(clock()), 1))
+    assert count()[1] == (4 if goes_on else 2)
+
+
+def test_the_cleanup_keeps_the_counts_of_clients_whose_window_may_last(
+    service: Service, clock: FakeClock
+) -> None:
+    def count(client: str) -> None:
+        with service.store.write() as tx:
+            tx.count_client(client, LONGEST_WINDOW)
+
+    count("REGISTRATIONS 192.0.2.1")
+    clock.move(minutes=59)
+    count("REGISTRATIONS 192.0.2.2")
+    for minutes, left in (
+        (1, {"REGISTRATIONS 192.0.2.1", "REGISTRATIONS 192.0.2.2"}),
+        (1, {"REGISTRATIONS 192.0.2.2"}),
+    ):
+        clock.move(minutes=minutes)
+        service.cleaner.run(by=OPERATOR)
+        assert {client for (client,) in query(service, "SELECT client FROM client_counts")} == left
 
 
 @pytest.mark.parametrize("engine", ["file", "server"])

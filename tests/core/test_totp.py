@@ -42,13 +42,20 @@ def test_a_code_counts_one_step_either_way(secret: bytes, step: int, off: int) -
         assert found is None or near[found] == totp.code_at(secret, step + off)
 
 
+def test_of_two_steps_with_the_same_code_the_later_one_is_used() -> None:
+    secret = (980_008).to_bytes(20)
+    assert [totp.code_at(secret, step) for step in (1, 2)] == ["830892"] * 2
+    assert totp.matching_step(secret, "830892", datetime.fromtimestamp(59, UTC)) == 2
+
+
 @pytest.mark.parametrize("typed", ["287 082", " 287082 ", "287-082", "28 70 82"])
 def test_blanks_and_dashes_in_a_code_do_not_matter(typed: str) -> None:
     assert totp.matching_step(SECRET, typed, datetime.fromtimestamp(59, UTC)) == 1
 
 
 @pytest.mark.parametrize(
-    "typed", ["", "28708", "2870822", "94287082", "٢٨٧٠٨٢", "287o82", "287082\0", "\u00b2" * 6]
+    "typed",
+    ["", "28708", "2870822", "94287082", "٢٨٧٠٨٢", "287o82", "287082\0", "287082\u00e9", "\u00b2" * 6],
 )
 def test_what_is_no_code_is_wrong(typed: str) -> None:
     assert totp.matching_step(SECRET, typed, datetime.fromtimestamp(59, UTC)) is None

@@ -34,7 +34,7 @@ from webauthn import verify_authentication_response, verify_registration_respons
 from webauthn.helpers.cose import COSEAlgorithmIdentifier
 
 from usersctl.errors import PasskeyRefused
-from usersctl.factors.cbor import only_item
+from usersctl.factors.cbor import item_at, only_item
 from usersctl.factors.webauthn import (
     ALGORITHMS,
     MAX_KEY,
@@ -295,6 +295,25 @@ def test_a_field_of_another_form_is_refused(path: tuple[str, ...], value: Any) -
 )
 def test_cbor_beyond_what_authenticators_write_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"CBOR|utf-8"):
+        only_item(data)
+
+
+@pytest.mark.parametrize("beginning", [b"\x81", b"\xa1\x00"], ids=["arrays", "maps"])
+def test_cbor_is_nested_four_times_at_most(beginning: bytes) -> None:
+    only_item(beginning * 4 + b"\x00")
+    with pytest.raises(ValueError, match="nested too deeply"):
+        only_item(beginning * 5 + b"\x00")
+
+
+@pytest.mark.parametrize("data", [b"\x42\x00", b"\x62a", b"\x19\x01", b"\x82\x00", b"\xa1\x00"])
+def test_cbor_that_ends_too_early_is_refused_wherever_it_stands(data: bytes) -> None:
+    with pytest.raises(ValueError, match="the CBOR"):
+        item_at(data, 0)
+
+
+@pytest.mark.parametrize("data", [b"\xf8\x14", b"\xf8\x15", b"\xf9\x00\x15"])
+def test_a_longer_form_of_true_and_false_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="does not know"):
         only_item(data)
 
 

@@ -103,6 +103,15 @@ def test_an_expired_claim_is_cleared_and_its_owner_told(site: OAuthSite, clock: 
     assert audit(site)[-1] == "claim-expired"
 
 
+def test_a_cleanup_clears_expired_claims_where_no_daemon_does(site: OAuthSite, clock: FakeClock) -> None:
+    add(site)
+    assert claim(sign_in(site, "ada@example.com"), "new@example.com").status == 200
+    for hours, is_over in ((23, False), (1, True)):
+        clock.move(hours=hours)
+        site.service.cleaner.run(by=OPERATOR)
+        assert ("claim-expired" in audit(site)) == is_over
+
+
 def test_a_claim_of_another_account_is_not_claimed_until_it_expires(
     site: OAuthSite, clock: FakeClock
 ) -> None:

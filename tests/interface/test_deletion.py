@@ -5,16 +5,20 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from support.accounts import open_session
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD
+from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.oauth_site import error_of, oauth_site
 from support.postbox import Link, last_link, send_all, sent
 from support.second_factors import enrol
+from support.tables import query
 from support.web import Client, Reply, Site
 
 from usersctl.clock import stamp
+from usersctl.errors import Forbidden, Unauthenticated
 from usersctl.models import Actor, User
+from usersctl.passwords import Hasher
 from usersctl.service import Service
 from usersctl.transfer.writing import ImportOptions
 
@@ -150,7 +154,18 @@ def test_a_link_to_undo_works_for_its_address_only(site: Site, ada: User, gone: 
     assert undo(site, gone._replace(email="eve@example.com")).status == 400
     assert undo(site, gone._replace(token="x" * 43)).status == 400
     assert not is_active(site, ada)
-    assert undo(site, gone).status == 200
+    assert undo(site, gone._replace(email=f" {ADA.upper()}")).status == 200
+
+
+def test_an_undone_deletion_brings_back_no_session_and_no_link_of_before(site: Site, ada: User) -> None:
+    phone = site.signed_in(ada)
+    site.client().post("/api/users/password/forgot", {"email": ADA})
+    link = last_link(site.service, ADA)
+    assert deleted(site.signed_in(ada)).status == 200
+    assert undo(site, last_link(site.service, ADA)).status == 200
+    assert phone.get(ME).status == 401
+    body = {"token": link.token, "email": ADA, "password": NEW, "password_confirmation": NEW}
+    assert site.client().post("/api/users/password/reset", body).status == 400
 
 
 @pytest.mark.parametrize("body", [{}, {"token": "t"}, {"email": ADA}, {"token": "", "email": ""}])
@@ -272,6 +287,26 @@ def test_the_link_that_confirms_a_deletion_works_for_an_hour(
     assert confirm(site, link).status == 400
 
 
+def test_the_link_that_confirms_a_deletion_works_for_its_address_only(site: Site, grace: Client) -> None:
+    grace.delete(ME)
+    link = last_link(site.service)
+    assert confirm(site, link._replace(email=ADA)).status == 400
+    grace.delete(ME)
+    link = last_link(site.service)
+    assert confirm(site, link._replace(email=f" {link.email.upper()}")).status == 200
+
+
+def test_a_session_that_has_ended_meanwhile_gets_no_email_that_deletes_the_account(
+    service: Service, add: Callable[..., User]
+) -> None:
+    user = add(password=None)
+    opened = open_session(service, user)
+    service.sessions.revoke_all([user.id], by=OPERATOR)
+    with pytest.raises(Unauthenticated):
+        service.deletion.request(user.id, None, session_id=opened.session.id, by=author(opened))
+    assert query(service, "SELECT * FROM outbox") == []
+
+
 def test_no_link_deletes_an_account_in_a_lockdown(site: Site, grace: Client) -> None:
     grace.delete(ME)
     link = last_link(site.service)
@@ -296,6 +331,24 @@ def test_a_factor_that_was_added_meanwhile_ends_the_link_that_confirms(
     enrol(grace, clock)
     assert confirm(site, link).status == 400
     assert grace.get(ME).status == 200
+
+
+def test_a_factor_that_is_added_during_the_password_check_keeps_the_account(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user = add()
+    opened = open_session(service, user)
+    clock.move(minutes=11)
+
+    class Slow(Hasher):
+        def matches(self, password: str, stored: str | None) -> bool:
+            add_authenticator_apps(service, user.id)
+            return super().matches(password, stored)
+
+    deletion = service.deletion._replace(hasher=Slow(4))
+    with pytest.raises(Forbidden, match="Confirm that it is you"):
+        deletion.request(user.id, PASSWORD, session_id=opened.session.id, by=author(opened))
+    assert service.accounts.get(user.id).active
 
 
 def test_no_link_serves_for_another_purpose(site: Site, grace: Client, gone: Link) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from support.commands import OPERATOR, PASSWORD
-from support.factors import add_factors
+from support.factors import add_authenticator_apps, add_factors
 from support.fakes import FakeClock
 from support.tables import audit, query, store_hash
 from support.web import Client, Site
@@ -45,6 +45,7 @@ def test_an_admin_takes_all_factors_of_a_user_away(site: Site, admin: Client, bo
     assert query(site.service, "SELECT kind, email FROM outbox") == [("factors-reset", bob.email)]
     last = audit(site.service)[-1]
     assert (last.action, last.actor, last.user_id) == ("reset-factors", f"user:{root.id}", bob.id)
+    assert last.details == {"totp": True, "passkeys": 2, "codes": 10, "ended": 1}
     assert site.signed_in(bob).get("/api/users/me").status == 200  # with the password alone
 
 
@@ -56,6 +57,15 @@ def test_a_reset_that_takes_the_last_way_into_an_account_sends_a_reset_email(
     assert admin.delete(path_of(bob)).status == 200
     kinds = [kind for (kind,) in query(site.service, "SELECT kind FROM outbox ORDER BY id")]
     assert kinds == ["factors-reset", "reset"]
+
+
+def test_a_reset_of_an_app_sends_no_reset_email_because_no_app_is_a_way_in(
+    site: Site, admin: Client, bob: User
+) -> None:
+    add_authenticator_apps(site.service, bob.id)
+    store_hash(site.service, bob, "!")
+    assert admin.delete(path_of(bob)).status == 200
+    assert query(site.service, "SELECT kind FROM outbox") == [("factors-reset",)]
 
 
 def test_a_reset_without_factors_succeeds_and_changes_nothing(site: Site, admin: Client, bob: User) -> None:

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.databases import held, opened
 from support.web import Site
 
 from usersctl import readiness
+from usersctl.readiness import Readiness
 from usersctl.service import Service
 from usersctl.store import database_file
 from usersctl.store.conninfo import Conninfo
@@ -133,3 +135,39 @@ def test_paths_below_the_health_paths_are_not_open(make_site: Callable[..., Site
     site = make_site(whitelist=())
     assert site.client().get("/health/").status == 302
     assert site.client().get("/ready/database").status == 302
+
+
+@pytest.fixture
+def looks() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def looking(service: Service, looks: list[str]) -> Readiness:
+    def parts() -> dict[str, bool]:
+        looks.append("look")
+        return {"worker": False, "leader": True}
+
+    return Readiness(service.store, parts)
+
+
+def test_one_look_serves_for_a_second(
+    looking: Readiness, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # see at_once
+    assert readiness.FRESH == 1.0
+    assert [looking.failing() for _ in range(3)] == [["worker"]] * 3
+    assert looks == ["look"]
+    looked_at, names = looking._result
+    looking._result = looked_at - 1.0, names
+    assert looking.failing() == ["worker"]
+    assert looks == ["look"] * 2
+
+
+def test_while_a_thread_looks_the_others_get_the_previous_result(
+    looking: Readiness, looks: list[str]
+) -> None:
+    with ThreadPoolExecutor(1) as pool, looking._lock:
+        assert pool.submit(looking.failing).result(10) == ["start"]
+    assert looks == []
+    assert looking.failing() == ["worker"]

@@ -16,10 +16,11 @@ from support.postbox import link_in
 from support.tables import query
 from support.web import Client, Reply, Site, application, hosting
 
+from usersctl.clock import stamp
 from usersctl.errors import Forbidden, LockedDown
 from usersctl.invitations import guest
 from usersctl.mail.kinds import CONFIRM, CONFIRM_NEW_EMAIL, INVITATION, RESET
-from usersctl.models import Actor, User
+from usersctl.models import Actor, Lockdown, User
 from usersctl.secrets import digest, new_token
 from usersctl.service import Service
 from usersd.gate import Gate
@@ -366,6 +367,17 @@ def test_lockdown_on_asks_before_it_ends_all_sessions(usersctl: Command) -> None
     assert screen.code == 5
     with usersctl.service() as service:
         assert service.lockdown.state() is None
+
+
+def test_another_exception_leaves_who_began_the_lockdown_and_when(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    root = add("root", role="admin")
+    service.lockdown.start(None, by=OPERATOR)
+    began = stamp(clock())
+    clock.move(minutes=1)
+    service.lockdown.start(root, by=Actor("cli:another", "local"))
+    assert service.lockdown.state() == Lockdown(began, OPERATOR.name, root)
 
 
 def test_only_an_active_admin_can_be_excepted(service: Service, add: Callable[..., User]) -> None:

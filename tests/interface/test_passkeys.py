@@ -22,11 +22,12 @@ from support.passkeys import (
     with_passkey,
 )
 from support.postbox import last_link, sent
-from support.second_factors import CONFIRM, SECOND_STEP, enrol, finish, second_step
+from support.second_factors import CONFIRM, SECOND_STEP, enrol, finish, second_step, with_phone
 from support.tables import audit, query, store_hash
 from support.web import Site
 
 from usersctl.models import UNUSABLE
+from usersctl.sessions import Pending
 
 ADA = "ada@example.com"
 FACTORS = "/api/users/me/factors"
@@ -100,6 +101,28 @@ def test_the_first_passkey_comes_with_recovery_codes_an_email_and_a_row_of_the_t
     assert "recoveryCodes" not in again.json
     assert again.json["passkey"]["synced"] is True
     assert client.get(FACTORS).json["recoveryCodes"] == 10
+
+
+def test_devices_are_remembered_until_a_second_factor_is_added_or_removed(
+    here: Site, clock: FakeClock
+) -> None:
+    owner, phone = with_phone(here, clock)
+    for change in (
+        lambda: add_passkey(owner, Authenticator(ORIGIN)),
+        lambda: owner.delete(f"{OWN}/1"),
+    ):
+        browser = second_step(here.client())
+        assert finish(browser, code=phone.next_code(), rememberDevice=True).status == 200
+        assert browser.login(ADA, PASSWORD).status == 200
+        assert change().status == 200
+        assert browser.login(ADA, PASSWORD).message == "Second factor required"
+
+
+def test_a_passkey_is_shown_as_synced_once_a_use_says_so(here: Site, ada: Person) -> None:
+    ada.device.synced = True
+    assert use_passkey(here.client(), ada.device).status == 200
+    (shown,) = ada.client.get(FACTORS).json["passkeys"]
+    assert shown["synced"] is True
 
 
 @pytest.mark.parametrize("algorithm", [EDDSA, RS256])
@@ -208,6 +231,27 @@ def test_the_options_are_the_same_for_all_who_are_not_signed_in(here: Site, ada:
             "userVerification": "required",
             "allowCredentials": [],
         }
+
+
+def test_a_browser_with_two_sign_ins_that_wait_is_offered_the_passkeys_of_none(
+    here: Site, clock: FakeClock
+) -> None:
+    tokens = []
+    for name in ("ada", "bob"):
+        with_phone(here, clock, name)
+        waiting = here.service.sessions.login(f"{name}@example.com", PASSWORD)
+        assert isinstance(waiting, Pending)
+        tokens.append(waiting.token)
+    with here.service.store.write() as tx:
+        store_passkey(tx, 1, "key")
+    asked = here.service.passkeys.options
+    assert len(asked("browser", pending=tokens[:1])["allowCredentials"]) == 1
+    assert asked("browser", pending=tokens)["allowCredentials"] == []
+
+
+@pytest.mark.parametrize("credential", [{}, {"id": 1}, {"id": "AAAA", "rawId": "AAAA", "type": "public-key"}])
+def test_a_credential_that_is_none_has_no_owner(here: Site, credential: dict[str, Any]) -> None:
+    assert here.service.passkeys.owner_of(credential) is None
 
 
 def test_the_cookie_of_the_browser_is_for_the_service_only(make_site: Callable[..., Site]) -> None:

@@ -3,11 +3,12 @@
 import base64
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from support.accounts import open_session
+from support.accounts import author, open_session
 from support.commands import OPERATOR, PASSWORD
 from support.factors import SEED, add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
@@ -17,9 +18,13 @@ from support.tables import audit, query, written
 from support.web import Client, Site
 
 from usersctl.clock import stamp
+from usersctl.errors import Forbidden
 from usersctl.factors import totp
 from usersctl.factors.totp import matching_step
+from usersctl.models import User
+from usersctl.permissions import require_fresh
 from usersctl.service import Service
+from usersctl.store.transaction import Transaction
 from usersd.cookies import DEVICE_PATTERN
 
 ADA = "ada@example.com"
@@ -91,6 +96,13 @@ def test_an_enrolment_ends_in_the_session_that_began_it(site: Site, clock: FakeC
     assert one.post("/api/users/me/totp/confirm", {"code": phone.code()}).status == 400
 
 
+def test_an_enrolment_waits_for_ten_minutes(site: Site, clock: FakeClock) -> None:
+    client = site.signed_in(site.add())
+    phone = Phone(base64.b32decode(client.post("/api/users/me/totp").json["secret"]), clock)
+    clock.move(minutes=10, milliseconds=-1)
+    assert client.post("/api/users/me/totp/confirm", {"code": phone.code()}).status == 200
+
+
 def test_an_enrolment_that_has_ended_does_not_set_the_app_up_again(ada: tuple[Client, Phone]) -> None:
     client, phone = ada
     assert client.delete("/api/users/me/totp").status == 200
@@ -153,6 +165,24 @@ def test_factors_change_after_a_fresh_proof_only(
     clock.move(minutes=11)
     reply = client.send(method, path, body)
     assert (reply.status, reply.message) == (403, "Confirm that it is you")
+
+
+@pytest.mark.parametrize(
+    ("moved", "is_fresh"),
+    [
+        (timedelta(minutes=10), True),
+        (timedelta(minutes=10, milliseconds=1), False),
+        (timedelta(seconds=-10), True),  # at another daemon
+        (timedelta(seconds=-10, milliseconds=-1), False),  # the clock was set back
+    ],
+)
+def test_a_proof_is_fresh_for_ten_minutes(
+    service: Service, add: Callable[..., User], clock: FakeClock, moved: timedelta, is_fresh: bool
+) -> None:
+    caller = author(open_session(service, add()))
+    clock.now += moved
+    with service.store.read() as tx, nullcontext() if is_fresh else pytest.raises(Forbidden):
+        require_fresh(tx, caller)
 
 
 def test_signing_out_ends_a_sign_in_that_waits_for_its_second_factor(
@@ -698,6 +728,80 @@ def test_a_lockdown_ends_remembered_devices_also_by_a_clock_that_is_behind(
     site.service.lockdown.stop(by=OPERATOR)
     clock.move(seconds=10)
     assert client.login(ADA, PASSWORD).message == "Second factor required"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda tx, user_id: tx.note_factors_changed(user_id),
+        lambda tx, user_id: tx.forget_devices(user_id),
+        lambda tx, _user_id: tx.forget_remembered(),
+    ],
+    ids=["factors changed", "all sessions ended", "lockdown"],
+)
+def test_a_device_whose_sign_in_is_noted_after_the_end_of_remembered_devices_is_asked(
+    service: Service, add: Callable[..., User], clock: FakeClock, end: Callable[[Transaction, int], None]
+) -> None:
+    with_app, with_passkey = add(), add("bob")
+    add_authenticator_apps(service, with_app.id)
+    with service.store.write() as tx:
+        store_passkey(tx, with_passkey.id, "key")
+    signed_in, month = stamp(clock()), timedelta(days=30)
+    clock.move(seconds=1)
+    for user in (with_app, with_passkey):
+        with service.store.write() as tx:
+            end(tx, user.id)
+        cookie = service.devices.cookie([], user.id, signed_in, remember_for=month)
+        with service.store.read() as tx:
+            assert not service.devices.is_remembered(tx, user.id, [cookie], month)
+
+
+def test_a_remembered_device_stays_so_when_it_signs_in_again(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user, month = add(), timedelta(days=30)
+    cookie = service.devices.cookie([], user.id, stamp(clock()), remember_for=month)
+    clock.move(days=1)
+    cookie = service.devices.cookie([cookie], user.id, stamp(clock()))
+    with service.store.read() as tx:
+        assert service.devices.is_remembered(tx, user.id, [cookie], month)
+    clock.move(days=29)  # it counts from the proof
+    with service.store.read() as tx:
+        assert not service.devices.is_remembered(tx, user.id, [cookie], month)
+
+
+def test_a_browser_keeps_the_latest_proof_of_each_account(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada, bob, month, cookies = add(), add("bob"), timedelta(days=30), []
+    for user in (ada, ada, bob):  # with one cookie for each sign-in
+        cookies.append(service.devices.cookie([], user.id, stamp(clock()), remember_for=month))
+        clock.move(days=1)
+    clock.move(days=27)  # the first proof is over
+    cookie = service.devices.cookie(cookies, ada.id, stamp(clock()))
+    with service.store.read() as tx:
+        assert service.devices.is_remembered(tx, ada.id, [cookie], month)
+
+
+def test_a_device_is_not_remembered_without_the_key_that_signed_its_cookie(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    user, month = add(), timedelta(days=30)
+    cookie = service.devices.cookie([], user.id, stamp(clock()), remember_for=month)
+    with service.store.write() as tx:
+        assert service.devices.is_remembered(tx, user.id, [cookie], month)
+        tx.delete_signing_keys()
+        assert not service.devices.is_remembered(tx, user.id, [cookie], month)
+
+
+def test_an_account_that_signs_in_again_and_again_ends_no_memory_of_others(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    users, cookie = [add(name) for name in ("ada", "bob")], ""
+    for user in (users[1], *[users[0]] * 6):
+        clock.move(seconds=1)
+        cookie = service.devices.cookie([cookie], user.id, stamp(clock()))
+    assert [device.user_id for device in service.devices.read([cookie])] == [user.id for user in users]
 
 
 def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], clock: FakeClock) -> None:

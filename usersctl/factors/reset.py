@@ -50,7 +50,6 @@ class FactorReset(NamedTuple):
             user = tx.existing_user(user_id)
             removed = _remove(tx, user_id, chosen)
             if any(removed):
-                tx.note_factors_changed(user_id)
                 ended = end_sessions(tx, user_id)
                 self.emails.add(tx, FACTORS_RESET, user, user.email)
                 if removed.passkeys and not ways_into(tx, self.settings, user_id):

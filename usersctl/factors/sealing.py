@@ -129,7 +129,7 @@ class KeyFile(NamedTuple):
             handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=folder)
             file = Path(name)
             try:
-                with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as opened:
+                with os.fdopen(handle, "w", encoding="utf-8") as opened:
                     opened.write("".join(f"{key}\n" for key in keys))
                     os.fchmod(handle, mode)
                     give_to(owner, handle)

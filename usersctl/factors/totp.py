@@ -22,8 +22,8 @@ def new_secret() -> bytes:
 
 
 def in_base32(secret: bytes) -> str:
-    """As apps take it."""
-    return base64.b32encode(secret).decode().rstrip("=")
+    """As apps take it. 160 bits fill it without padding."""
+    return base64.b32encode(secret).decode()
 
 
 def code_at(secret: bytes, step: int) -> str:

@@ -140,7 +140,7 @@ class Factors(Statements):
         """False if its counter did not grow, or if it is gone. One that stays 0 counts nothing: that of a synced passkey."""
         row = {"id": passkey_id, "count": sign_count, "synced": synced, "now": self.now_text}
         changes = "sign_count = :count, synced = :synced, last_used_at = :now"
-        where = "id = :id AND (sign_count < :count OR (sign_count = 0 AND :count = 0))"
+        where = "id = :id AND (sign_count < :count OR sign_count = 0)"
         return self._run(f"UPDATE passkeys SET {changes} WHERE {where}", row).rowcount == 1
 
     def rename_passkey(self, user_id: int, passkey_id: int, name: str) -> Passkey | None:
