@@ -63,10 +63,8 @@ def test_a_code_of_one_provider_is_never_sent_to_another(
     """The state is bound to the provider that the sign-in began at, whatever the answer says of its issuer."""
     before = {name: site.exchanges(name) for name in ("provider", "evil", "wicked")}
     issuer = site.others[to].issuer if to in site.others else site.provider.issuer
-    for more in (
-        {},
-        {"iss": issuer},
-    ):  # with a sign-in for each, because a state is spent by its first answer
+    for more in ({}, {"iss": issuer}):
+        # A sign-in for each, because a state is spent by its first answer.
         back = browser.consent(browser.set_out(f"?provider={from_}"), "1001")
         assert error_of(browser.client.get(at(to, back, **more))) == "oauth_failed"
     assert {name: site.exchanges(name) for name in before} == before

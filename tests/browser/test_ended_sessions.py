@@ -75,7 +75,7 @@ def test_a_tab_of_a_user_who_signed_out_shows_the_present_user(ada: Visitor) -> 
     ada.is_at("/")
     grace = ada.site.client()
     grace.login("grace@example.com", PASSWORD)
-    ada.context.add_cookies([{"name": "auth_token", "value": grace.cookies["auth_token"], "url": ada.base}])
+    ada.has_session(grace.cookies["auth_token"])
     ada.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(ada.field("Email")).to_have_value("grace@example.com")
 
@@ -111,7 +111,7 @@ def test_recovery_codes_stay_until_they_are_kept_though_the_session_ended_meanwh
     ada: Visitor, clock: FakeClock
 ) -> None:
     client, _ = with_phone(ada.site, clock, "grace")
-    ada.context.add_cookies([{"name": "auth_token", "value": client.token, "url": ada.base}])
+    ada.has_session(client.token)
     ada.goes("/account")
     ada.presses("Make new codes")
     ada.page.locator("dialog[open]").get_by_role("button", name="Make new codes").click()

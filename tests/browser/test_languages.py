@@ -103,7 +103,7 @@ def test_the_table_of_the_overview_cuts_no_word_of_its_head(house: House, visit:
     site = house()
     token = site.signed_in(site.add(role="admin")).token
     visitor = visit(site, locale=locale)
-    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.has_session(token)
     visitor.goes("/overview")
     visitor.page.locator("summary").click()
     head = visitor.page.locator("thead")
@@ -128,7 +128,7 @@ def test_the_lists_above_all_users_show_what_is_chosen(house: House, visit: Visi
     site.service.groups.create("staff", by=OPERATOR)
     token = site.signed_in(site.add(role="admin")).token
     visitor = visit(site, locale=locale)
-    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.has_session(token)
     visitor.goes("/users?sort=last-login&order=desc")
     for width in (320, 375, 768):
         visitor.page.set_viewport_size({"width": width, "height": 800})
@@ -149,7 +149,7 @@ def test_the_pages_of_admins_fit_on_a_phone_with_letters_of_twice_the_size(
     visitor.context.new_cdp_session(visitor.page).send("Page.setFontSizes", larger)
     visitor.goes("/login")
     assert visitor.page.locator("a.button").evaluate(CUT_WORDS) == []
-    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.has_session(token)
     for path in FOR_ADMINS:
         visitor.goes(path)
         visitor.page.wait_for_load_state("networkidle")
@@ -217,12 +217,16 @@ def test_a_name_from_right_to_left_ends_at_its_left_as_a_heading(house: House, v
     assert places[-1] == heading.bounding_box()["x"]  # below the others
 
 
+def from_right_to_left(house: House, folder: Path, own: dict[str, str] | None = None) -> Site:
+    catalogue = folder / "own.json"
+    catalogue.write_text(json.dumps({"lang": "ar"} | (own or {})))
+    return house(locale=str(catalogue))
+
+
 def test_a_page_is_written_from_right_to_left_for_such_a_language(
     house: House, visit: Visit, tmp_path: Path
 ) -> None:
-    own = tmp_path / "own.json"
-    own.write_text(json.dumps({"lang": "ar"}))
-    site = house(locale=str(own))
+    site = from_right_to_left(house, tmp_path)
     site.add(role="admin")
     visitor = visit(site, viewport=PHONE)
     visitor.signs_in(at="/login?redirect=/users")
@@ -236,9 +240,7 @@ def test_a_page_is_written_from_right_to_left_for_such_a_language(
 def test_addresses_times_and_details_keep_their_order_on_a_page_from_right_to_left(
     house: House, visit: Visit, tmp_path: Path
 ) -> None:
-    own = tmp_path / "own.json"
-    own.write_text(json.dumps({"lang": "ar"}))
-    site = house(locale=str(own))
+    site = from_right_to_left(house, tmp_path)
     site.add(role="admin")
     create_user(site.service, f"{'w' * 60}@example.com", "Grace", None, by=OPERATOR)
     visitor = visit(site)
@@ -257,9 +259,7 @@ def test_addresses_times_and_details_keep_their_order_on_a_page_from_right_to_le
 def test_a_key_to_type_keeps_its_order_on_a_page_from_right_to_left(
     house: House, visit: Visit, tmp_path: Path
 ) -> None:
-    own = tmp_path / "own.json"
-    own.write_text(json.dumps({"lang": "ar", "factors.totp.key": "مفتاح:"}))
-    site = house(locale=str(own))
+    site = from_right_to_left(house, tmp_path, {"factors.totp.key": "مفتاح:"})
     site.add()
     visitor = visit(site)
     visitor.signs_in(at="/login?redirect=/account")
@@ -278,7 +278,7 @@ def test_the_time_of_an_invitation_is_in_the_case_that_german_asks_for(house: Ho
     site = house()
     token = site.signed_in(site.add(role="admin")).token
     ada = visit(site, locale="de-DE")
-    ada.context.add_cookies([{"name": "auth_token", "value": token, "url": ada.base}])
+    ada.has_session(token)
     ada.goes("/users")
     ada.presses("Einladen")
     expect(ada.field("Läuft ab nach").locator("option:checked")).to_have_text("7 Tagen")

@@ -280,7 +280,7 @@ def test_an_admin_who_takes_the_own_role_away_is_told_so(ada: Visitor, site: Sit
 def test_the_page_can_be_read_without_script(site: Site, visit: Visit, grace: User) -> None:
     ada = visit(site, java_script_enabled=False)
     token = open_session(site.service, site.service.accounts.find("ada@example.com")).token
-    ada.context.add_cookies([{"name": "auth_token", "value": token, "url": ada.base}])
+    ada.has_session(token)
     ada.goes(f"/users/{grace.id}")
     for text in ("grace@example.com", "History", "UTC"):
         ada.sees(text)

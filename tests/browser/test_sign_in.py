@@ -212,7 +212,7 @@ def test_the_logout_page_signs_out_also_without_a_script_and_without_https(
     token = site.signed_in(site.add()).token
     ada = visit(site, java_script_enabled=script)
     ada.base = site.service.settings.base_url
-    ada.context.add_cookies([{"name": "auth_token", "value": token, "url": ada.base}])
+    ada.has_session(token)
     ada.goes("/logout?redirect=/login%3Fredirect=/account")
     ada.sees("ada@example.com")
     ada.presses("Sign out")

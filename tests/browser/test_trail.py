@@ -36,7 +36,7 @@ def site(house: House, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_an_admin_filters_the_trail_and_comes_back(site: Site, visit: Visit, scripted: bool) -> None:
     token = site.signed_in(site.service.accounts.get(1)).token
     visitor = visit(site, java_script_enabled=scripted)
-    visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+    visitor.has_session(token)
     visitor.goes("/audit")
     visitor.sees("zoe@example.com")
     visitor.follows("Older rows")
@@ -59,7 +59,7 @@ def test_an_admin_signs_out_of_the_pages_that_need_no_script(site: Site, visit: 
     for scripted in (True, False):
         token = site.signed_in(site.service.accounts.get(1)).token
         visitor = visit(site, java_script_enabled=scripted)
-        visitor.context.add_cookies([{"name": "auth_token", "value": token, "url": visitor.base}])
+        visitor.has_session(token)
         visitor.goes("/overview")
         visitor.follows("Sign out")
         if not scripted:

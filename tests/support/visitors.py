@@ -51,6 +51,10 @@ class Visitor:
         self.page.wait_for_load_state("networkidle")
         self.context.clear_cookies(name=name)
 
+    def has_session(self, token: str | None) -> None:
+        """That was opened elsewhere."""
+        self.context.add_cookies([{"name": "auth_token", "value": token, "url": self.base}])
+
     def goes(self, path: str) -> None:
         self.page.goto(self.base + path)
 
