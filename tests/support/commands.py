@@ -251,6 +251,12 @@ class Command:
                 for name in names
             ]
 
+    def register(self, *names: str) -> None:
+        """As visitors do: the accounts wait for their confirmation."""
+        with self.service() as service:
+            for name in names:
+                service.registration.register(f"{name}@example.com", name.title(), PASSWORD, by=OPERATOR)
+
     def can_log_in(self, email: str, password: str = PASSWORD) -> bool:
         from usersctl.errors import UsersError
 

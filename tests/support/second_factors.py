@@ -68,3 +68,11 @@ def with_phone(site: Site, clock: FakeClock, name: str = "ada", **keywords: Any)
     """An account with an authenticator app, and the session that set it up."""
     client = site.signed_in(site.add(name, **keywords))
     return client, enrol(client, clock)
+
+
+def remembered(site: Site, phone: Phone) -> Client:
+    """A browser that is not asked for the second step for 30 days, without a session."""
+    client = second_step(site.client())
+    assert finish(client, code=phone.next_code(), rememberDevice=True).status == 200
+    client.delete("/api/users/session")
+    return client
