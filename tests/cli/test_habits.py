@@ -102,7 +102,7 @@ def test_the_version_option_prints_the_version(usersctl: Command) -> None:
     [
         ["nonsense"],
         ["list", "--nonsense"],
-        ["list", "extra"],
+        ["show", "1", "extra"],
         ["create"],
         ["token", "nonsense"],
         ["list", "--db"],

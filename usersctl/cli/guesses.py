@@ -1,19 +1,21 @@
-"""What people type instead of the name of a command, as in other tools, and the command that they need."""
+"""What people type instead of a command or an option, as in other tools, and what they need."""
 
+import shlex
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 NOUNS = ("user", "users", "account", "accounts")
 
 # fmt: off
 GUESSES = {
-    "create EMAIL":              "add new adduser useradd user-add createuser register signup",
+    "create EMAIL":              "add new adduser useradd user-add add-user createuser create-user register signup",
     "create EMAIL --admin":      "add-admin create-admin createsuperuser admin setup",
-    "list":                      "ls user users account accounts all",
+    "list":                      "ls user users account accounts all list-users list-user users-list",
     "list --search TEXT":        "find search grep",
-    "show USER":                 "get info view id whois",
-    "update USER":               "edit modify change set rename usermod",
+    "show USER":                 "get info view id whois show-user get-user",
+    "update USER":               "edit modify change set rename usermod update-user edit-user",
     "update USER --role admin":  "promote grant make-admin role",
-    "delete USER":               "rm remove del destroy userdel deluser",
+    "delete USER":               "rm remove del destroy userdel deluser delete-user remove-user",
     "activate USER":             "enable approve reactivate",
     "deactivate USER":           "disable block ban suspend lock",
     "set-password USER":         "passwd password chpasswd change-password changepassword",
@@ -54,7 +56,7 @@ GUESSES = {
     "db status":                 "db:info db:version db:check",
     "db backup FILE":            "backup db:save db:dump db:copy",
     "db restore FILE":           "restore db:load",
-    "audit":                     "log logs history events audit:list audit:show audit:ls",
+    "audit":                     "log logs history events audit:list audit:show audit:ls audit:tail",
     "lockdown on":               "lockdown:enable lockdown:start emergency",
     "lockdown off":              "lockdown:disable lockdown:stop lockdown:end",
     "config show":               "settings conf configuration config:list config:ls config:get config:print",
@@ -70,6 +72,51 @@ GUESSES = {
 }
 # fmt: on
 
+# fmt: off
+# The same for options: each counts where a command has it. `update:--active` is for one command, which may have none such.
+OPTIONS = {
+    "--yes":            "-y --force --assume-yes --confirm",
+    "--quiet":          "-q --silent -s",
+    "--json":           "-j --format --output -o",
+    "--debug":          "--verbose --trace",
+    "--version":        "-v -V",
+    "--config":         "-c",
+    "--db":             "-d --database",
+    "--no-input":       "--batch --non-interactive --noninteractive",
+    "--dry-run":        "-n --dryrun --check --simulate --preview",
+    "--plan":           "--diff --show",
+    "--limit":          "-n --count --max --head --per-page",
+    "--follow":         "-f -F --tail --watch",
+    "--format":         "-f --type",
+    "--state":          "--status --locked --invited",
+    "--role admin":     "list:--admin list:--admins",
+    "--search TEXT":    "--filter --query --grep list:--email list:--name",
+    "--sort":           "--order --order-by --sort-by",
+    "--desc":           "-r --reverse --descending",
+    "--generate":       "--random --generate-password",
+    "--password-stdin": "-p --password --pass --stdin",
+    "--no-expiry":      "--never --no-expiration",
+    "--expires":        "--expiry --ttl --expiration --valid --days --lifetime",
+    "--include-no-expiration": "--include-no-expiry",
+    "--on-conflict update": "--overwrite --upsert --replace --update",
+    "--on-conflict skip": "--skip --skip-existing --ignore",
+    "--if-missing":     "--if-not-exists --ignore-existing",
+    "--if-exists":      "--ignore-missing --if-present",
+    "--since":          "--from --after --start --last",
+    "--until":          "--to --before --end",
+    "--host":           "--bind --address --listen",
+    "--port":           "-p",
+    "--with-hashes":    "--hashes --passwords --with-passwords",
+    "usersctl activate USER":         "update:--active update:--activate update:--enable",
+    "usersctl deactivate USER":       "update:--inactive update:--deactivate update:--disable",
+    "usersctl set-password USER":     "update:--password update:-p update:--generate update:--password-stdin",
+    "usersctl update USER --role admin": "activate:--admin",
+    "usersctl group add GROUP USER":  "update:--group update:--groups update:--add-group create:--group create:--groups",
+    "usersctl invite send EMAIL":     "create:--invite create:--no-password",
+    "usersctl show USER":             "list:--id",
+}
+# fmt: on
+
 
 def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
     """The command that these words stand for, of those that there are: `list` for `user list`."""
@@ -82,3 +129,36 @@ def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
     if words[0] == "help" and len(words) > 1 and words[1] in commands:
         return f"{words[1]} --help"
     return next((meant[phrase] for phrase in phrases if phrase in meant), None)
+
+
+def option_for(mistyped: str, command: str, options: Collection[str]) -> str | None:
+    """What this option stands for: one of the `options` of the command, or another command."""
+    for wanted, line in OPTIONS.items():
+        guesses = line.split()
+        if f"{command}:{mistyped}" in guesses:
+            return wanted
+        if mistyped in guesses and wanted.split()[0] in options:
+            return wanted
+    return None
+
+
+def hint_at_stray_words(stray: Sequence[str], command: str, words: Sequence[str]) -> str | None:
+    """What to do about words that the command does not take. `words`: the whole command line."""
+    if unquoted := _unquoted(words):
+        return f"quote a value of several words: {unquoted}"
+    if command == "list":
+        return f"use: usersctl list --search {shlex.quote(' '.join(stray))}"
+    if command in ("create", "set-password") and not any("@" in word for word in stray):
+        return "no password stands on a command line; see: --password-stdin, --password-file and --generate"
+    return None
+
+
+def _unquoted(words: Sequence[str]) -> str | None:
+    """The option whose value has lost its quotes, with them: `--name 'Ada Lovelace'` for `--name Ada Lovelace`."""
+    for place, option in enumerate(words):
+        if option in ("--name", "--search"):
+            following = words[place + 1 :]
+            value = list(takewhile(lambda word: not word.startswith("-") and "@" not in word, following))
+            if len(value) > 1:
+                return f"{option} {shlex.quote(' '.join(value))}"
+    return None

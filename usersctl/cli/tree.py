@@ -344,7 +344,9 @@ def run_tree(run: Invocation) -> int:
     except Abort:  # Ctrl-C or Ctrl-D at a question
         raise KeyboardInterrupt("nothing was done") from None
     except TyperException as error:
-        _report_misuse(run, error)
+        from usersctl.cli.misuse import report_misuse
+
+        report_misuse(run, error, {path for rows in COMMANDS.values() for path, _, _ in rows})
         return ExitCode.MISUSE
     if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C before the command
         raise KeyboardInterrupt
@@ -353,30 +355,3 @@ def run_tree(run: Invocation) -> int:
         hint = "start one of them, and run the same there"
         raise Invalid("Completion is for bash, zsh, fish and PowerShell", hint=hint)
     return result if isinstance(result, int) else ExitCode.DONE
-
-
-def _path_of(words: Sequence[str]) -> str:
-    """Typer does not say which command lacks the value of an option."""
-    paths = {path for rows in COMMANDS.values() for path, _, _ in rows}
-    path = next((path for path in (" ".join(words[:2]), *words[:1]) if path in paths), "")
-    return f"usersctl {path}".rstrip()
-
-
-def _report_misuse(run: Invocation, error: TyperException) -> None:
-    is_help = type(error).__name__ == "NoArgsIsHelpError"
-    if is_help and not run.out.json:
-        print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
-        return
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "") or _path_of(run.words)
-    hint = f"see: {path} --help"
-    message = "Missing command" if is_help else error.format_message()  # it names the option
-    message = message.replace("\n\t", " ")  # choices stand one a line
-    if message.startswith("No such command"):
-        from usersctl.cli.guesses import command_for
-
-        if command := command_for(run.words, _first_words()):
-            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
-    for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
-        message = re.sub(rf"a valid {typers_words}( range)?\b", ours, message)
-    run.out.error(TyperException(message), code="usage", hint=hint)

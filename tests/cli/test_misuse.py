@@ -1,0 +1,92 @@
+"""Options that a command does not have, and words that it does not take: what it says to use instead."""
+
+import pytest
+from support.commands import Command
+
+from usersctl.cli.guesses import OPTIONS
+from usersctl.cli.tree import command_tree
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "instead"),
+    [
+        ("delete 4 -y", "-y", "--yes"),
+        ("group delete staff --force", "--force", "--yes"),
+        ("list --format json", "--format", "--json"),
+        ("list -n 5", "-n", "--limit"),
+        ("import people.csv -n", "-n", "--dry-run"),
+        ("import people.csv --overwrite", "--overwrite", "--on-conflict update"),
+        ("list -q", "-q", "--quiet"),
+        ("-V", "-V", "--version"),
+        ("audit -f", "-f", "--follow"),
+        ("create ada@example.com --password secret", "--password", "--password-stdin"),
+        ("update 1 --password secret", "--password", "usersctl set-password USER"),
+        ("update 1 --inactive", "--inactive", "usersctl deactivate USER"),
+        ("create ada@example.com --group staff", "--group", "usersctl group add GROUP USER"),
+        ("list --admins", "--admins", "--role admin"),
+    ],
+)
+def test_an_option_of_other_tools_leads_to_ours(
+    usersctl: Command, words: str, option: str, instead: str
+) -> None:
+    done = usersctl(*words.split())
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr == f"usersctl: No such option: {option}\n  use: {instead}\n"
+
+
+def test_an_option_is_named_to_a_command_that_has_it_only(usersctl: Command) -> None:
+    assert usersctl("show", "1", "--force").stderr.splitlines()[1] == "  see: usersctl show --help"
+
+
+def test_the_table_of_options_names_options_and_commands_that_there_are() -> None:
+    tree = command_tree()
+    groups = [tree, *(group for group in tree.commands.values() if hasattr(group, "commands"))]
+    commands = {
+        f"{'' if group is tree else f'{group.name} '}{name}": command
+        for group in groups
+        for name, command in group.commands.items()
+    }
+    options = {name for each in (tree, *commands.values()) for param in each.params for name in param.opts}
+    for meant, line in OPTIONS.items():
+        words = meant.removeprefix("usersctl ").split()
+        assert words[0] in options or words[0] in commands or " ".join(words[:2]) in commands
+        for guess in line.split():
+            command, _, option = guess.rpartition(":")
+            assert not command or option not in {
+                name for param in commands[command].params for name in param.opts
+            }
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["create", "ada@example.com", "--name", "Ada", "Lovelace", "--admin"], "--name 'Ada Lovelace'"),
+        (["create", "--name", "Ada", "Lovelace", "ada@example.com"], "--name 'Ada Lovelace'"),
+        (["update", "1", "--name", "Ada", "King", "O'Lovelace"], "--name 'Ada King O'\"'\"'Lovelace'"),
+        (["list", "--search", "ada", "lovelace"], "--search 'ada lovelace'"),
+    ],
+)
+def test_a_value_that_lost_its_quotes_is_shown_with_them(
+    usersctl: Command, words: list[str], value: str
+) -> None:
+    done = usersctl(*words)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0].startswith("usersctl: Unexpected argument")
+    assert done.stderr.splitlines()[1] == f"  quote a value of several words: {value}"
+
+
+def test_a_word_that_a_command_does_not_take_is_named_with_what_it_may_be(usersctl: Command) -> None:
+    assert usersctl("list", "ada").stderr == (
+        "usersctl: Unexpected argument: ada\n  use: usersctl list --search ada\n"
+    )
+    hint = "no password stands on a command line; see: --password-stdin, --password-file and --generate"
+    for words in (("create", "ada@example.com"), ("set-password", "ada@example.com")):
+        assert usersctl(*words, "secret", "--json").error["hint"] == hint
+    assert usersctl("show", "1", "2", "3").stderr == (
+        "usersctl: Unexpected arguments: 2 3\n  see: usersctl show --help\n"
+    )
+
+
+def test_an_argument_is_named_without_brackets(usersctl: Command) -> None:
+    assert usersctl("mail", "retry", "x").stderr.startswith("usersctl: Invalid value for 'ID': 'x' is not a")
+    assert usersctl("activate").stderr.startswith("usersctl: Missing argument 'USER'.")

@@ -1,0 +1,60 @@
+"""What a command line that is wrong is told: one line, and what to type instead."""
+
+import re
+import sys
+from collections.abc import Collection, Sequence
+
+from typer.exceptions import TyperException
+
+from usersctl.cli.guesses import command_for, hint_at_stray_words, option_for
+from usersctl.cli.invocation import Invocation
+
+NOT_SHOWN_EVERYWHERE = (
+    "--no-color",
+    "--debug",
+    "--version",
+)  # in no help but that of all, and good everywhere
+
+
+def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]) -> None:
+    """`paths`: of all commands, such as `token create`."""
+    is_help = type(error).__name__ == "NoArgsIsHelpError"
+    if is_help and not run.out.json:
+        print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
+        return
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "") or f"usersctl {_path_of(run.words, paths)}".rstrip()
+    message = "Missing command" if is_help else _in_our_words(error.format_message())  # it names the option
+    hint = None
+    if message.startswith("No such command"):
+        if command := command_for(run.words, {path.partition(" ")[0] for path in paths}):
+            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
+    elif message.startswith("No such option"):
+        option = getattr(error, "option_name", "")
+        known = (
+            {name for parameter in context.command.params for name in parameter.opts} if context else set()
+        )
+        if meant := option_for(option, path.removeprefix("usersctl "), {*known, *NOT_SHOWN_EVERYWHERE}):
+            message, hint = f"No such option: {option}", f"use: {meant}"
+    elif stray := re.match(r"Unexpected arguments?: (.*)", message, re.DOTALL):
+        hint = hint_at_stray_words(stray[1].split(), path.removeprefix("usersctl "), run.words)
+    run.out.error(TyperException(message), code="usage", hint=hint or f"see: {path} --help")
+
+
+def _path_of(words: Sequence[str], paths: Collection[str]) -> str:
+    """Typer does not say which command lacks the value of an option."""
+    return next((path for path in (" ".join(words[:2]), *words[:1]) if path in paths), "")
+
+
+def _in_our_words(message: str) -> str:
+    """Typer's sentences, of which some speak of types, of a plural that may be one, and of brackets."""
+    message = message.replace("\n\t", " ")  # choices stand one a line
+    for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
+        message = re.sub(rf"a valid {typers_words}( range)?\b", ours, message)
+    message = re.sub(
+        r"^(Invalid value for|Missing argument) '\[?([\w|-]+?)(?:\.\.\.)?\]?'", r"\1 '\2'", message
+    )
+    stray = re.fullmatch(r"Got unexpected extra argument\(s\) \((.*)\)", message, re.DOTALL)
+    if stray:
+        message = f"Unexpected argument{'s' * (' ' in stray[1])}: {stray[1]}"
+    return message
