@@ -66,6 +66,27 @@ def test_all_unknown_users_of_a_list_are_named_at_once(usersctl: Command) -> Non
     assert usersctl.ok("list", "--active", "--json").json[0]["email"] == "ada@example.com"
 
 
+@pytest.mark.parametrize("typed", ["1,2", "1 2", "1;2", "1,"])
+def test_users_with_a_comma_or_a_blank_between_them_are_no_user_and_the_hint_says_how(
+    usersctl: Command, typed: str
+) -> None:
+    usersctl.add("ada", "bob")
+    hint = "name users one by one, with a blank between them; on standard input, one a line and nothing else"
+    for words, stdin in (((typed,), ""), (("-",), f"{typed}\n")):
+        refused = usersctl("deactivate", *words, stdin=stdin)
+        assert (refused.code, refused.stderr) == (3, f"usersctl: No user {typed!r}\n  {hint}\n")
+
+
+def test_the_rows_of_a_list_are_no_users_and_are_shown_in_short(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    rows = usersctl.ok("list", "--jsonl").stdout
+    refused = usersctl("deactivate", "-", stdin=rows)
+    assert refused.code == 3
+    assert "…" in refused.stderr
+    assert len(refused.stderr.splitlines()[0]) < 250
+    assert refused.stderr.endswith("; on standard input, one a line and nothing else\n")
+
+
 def test_the_last_active_admin_cannot_be_removed(usersctl: Command) -> None:
     usersctl.add("ada", role="admin")
     usersctl.add("eve")

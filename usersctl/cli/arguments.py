@@ -1,6 +1,7 @@
 """The users and groups that a command names: the arguments, their completion, and the accounts that they stand for."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST_USER = 1000  # characters of a line that names a user
 NAMED = 10  # unknown users in a message
+SHOWN_OF_EACH = 100  # characters: it may be a row of a table
+_SEPARATORS = re.compile(r"[\s,;]")  # no id and no address has them
 
 
 def complete_user(incomplete: str) -> list[str]:
@@ -97,12 +100,22 @@ def users(service: "Service", references: Iterable[str], *, if_exists: bool = Fa
                 break
         else:
             accounts.setdefault(user.id, user)
-    if len(unknown) == 1:
-        raise next(iter(unknown.values()))
     if unknown:
-        hint = "look for them with: usersctl list --search TEXT"
-        raise NotFound(f"No users {listed([*map(repr, unknown)], NAMED)}", hint=hint)
+        raise _none_of(unknown)
     return list(accounts.values())
+
+
+def _none_of(unknown: dict[str, NotFound]) -> NotFound:
+    has_several = any(map(_SEPARATORS.search, unknown))
+    if len(unknown) == 1 and not has_several:
+        return next(iter(unknown.values()))
+    hint = "look for them with: usersctl list --search TEXT"
+    if has_several:
+        hint = (
+            "name users one by one, with a blank between them; on standard input, one a line and nothing else"
+        )
+    named = [f"{each[:SHOWN_OF_EACH]!r}{'…' * (len(each) > SHOWN_OF_EACH)}" for each in unknown]
+    return NotFound(f"No user{'s' * (len(unknown) > 1)} {listed(named, NAMED)}", hint=hint)
 
 
 def one_user(service: "Service", reference: str, *, also_claimed: bool = False) -> User:
