@@ -14,7 +14,7 @@ from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
-from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
+from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable, Taken
 from usersctl.store.conninfo import Conninfo, is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -103,6 +103,9 @@ def backup(
     if str(file) == "-":
         raise Invalid("A backup is a file, and cannot go to standard output", hint="name a file")
     run = invocation(ctx)
+    if keep is None and file.is_dir():
+        hint = f"name a file in it, or keep the newest ones there: usersctl db backup --keep 7 {quoted_file(file)}"
+        raise Taken(f"{file} is a folder", hint=hint)
     store = run.store(write=False)
     began = time.monotonic()
     removed: list[Path] = []
