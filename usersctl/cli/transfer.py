@@ -94,9 +94,8 @@ def import_(
         return
     if table is not None or columns or roles:
         raise Invalid("--table, --map and --map-role go with --from")
-    form = form or by_suffix(file)
     # The rows are closed before the file, also when a signal ends the command.
-    with opened(file) as content, closing(read_rows(content, form, name=file)) as rows:
+    with opened(file) as content, closing(read_rows(content, form or by_suffix(file), name=file)) as rows:
         _import(run, rows, None, plan)
 
 
