@@ -286,6 +286,25 @@ def test_a_long_fact_and_a_long_help_are_broken_between_words(usersctl: Command,
     assert "systemd|" not in names
 
 
+def test_facts_and_findings_stand_below_their_names_on_a_narrow_terminal(usersctl: Command) -> None:
+    usersctl.add("ada", active=False)
+    lines = usersctl.on_terminal("show", "1", columns=40).lines
+    assert max(map(len, lines)) <= 40
+    created = lines.index("created_at")
+    assert re.fullmatch(r"  2\d{3}-\d\d-\d\dT[\d:.]+Z", lines[created + 1])
+    assert "role                   user" in lines
+
+    screen = usersctl.on_terminal("why", "1", columns=40)
+    shut = screen.lines.index("shut active")
+    assert screen.lines[shut + 1].startswith("  an admin, an operator or an import")
+    assert "  -> usersctl activate 1" in screen.lines
+    assert max(map(len, screen.lines)) <= 40
+    checks = [line for line in usersctl.on_terminal("doctor", columns=40).lines if not line.startswith(" ")]
+    assert "ok database-schema" in checks
+    wide = usersctl.on_terminal("why", "1", columns=80).lines
+    assert next(line for line in wide if line.startswith("shut  active  ")).endswith(" made it inactive")
+
+
 def test_no_color_prints_no_colours(usersctl: Command) -> None:
     usersctl.add("ada")
     assert "\x1b[" in usersctl.on_terminal("list").raw
