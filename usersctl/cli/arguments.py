@@ -6,17 +6,25 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from typer import Argument
 
 from usersctl.cli.invocation import Invocation
 from usersctl.errors import Invalid, NotFound
-from usersctl.models import User, UserFilter
+from usersctl.models import User, UserFilter, UserState
 from usersctl.text import listed
 
 if TYPE_CHECKING:
     from usersctl.service import Service
+
+
+class Named(Protocol):
+    """What has a name: a group, a provider, a webhook."""
+
+    @property
+    def name(self) -> str: ...
+
 
 LONGEST_USER = 1000  # characters of a line that names a user
 NAMED = 10  # unknown users in a message
@@ -34,16 +42,41 @@ def complete_called(incomplete: str) -> list[str]:
     return _completed(incomplete, lambda user: (user.email, user.claimed_email or ""))
 
 
+def complete_invited(incomplete: str) -> list[str]:
+    """Addresses of open invitations that begin with these characters."""
+    return _completed(incomplete, lambda user: (user.email,), UserState.INVITED)
+
+
+def complete_actor(incomplete: str) -> list[str]:
+    """Known addresses, and the actors that are no user."""
+    others = [name for name in ("anonymous", "system") if name.startswith(incomplete)]
+    return [*others, *complete_user(incomplete)]
+
+
+def complete_provider(incomplete: str) -> list[str]:
+    """Configured identity providers that begin with these characters."""
+    return _completed_by(lambda service: _beginning(incomplete, service.settings.described_providers))
+
+
+def complete_webhook(incomplete: str) -> list[str]:
+    """Configured webhooks that begin with these characters."""
+    return _completed_by(lambda service: _beginning(incomplete, service.settings.webhooks))
+
+
+def _beginning(incomplete: str, named: "Iterable[Named]") -> list[str]:
+    return [each.name for each in named if each.name.startswith(incomplete)]
+
+
 def complete_group(incomplete: str) -> list[str]:
     """Groups that begin with these characters."""
-    return _completed_by(
-        lambda service: [group.name for group in service.groups.all() if group.name.startswith(incomplete)]
-    )
+    return _completed_by(lambda service: _beginning(incomplete, service.groups.all()))
 
 
-def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]]) -> list[str]:
+def _completed(
+    incomplete: str, addresses_of: Callable[[User], tuple[str, ...]], state: UserState | None = None
+) -> list[str]:
     def known(service: "Service") -> list[str]:
-        with service.accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
+        with service.accounts.all(UserFilter(search=incomplete, sort="email", state=state)) as accounts:
             addresses = (address for user in accounts for address in addresses_of(user) if address)
             return list(islice((address for address in addresses if address.startswith(incomplete)), 50))
 
@@ -83,6 +116,9 @@ ReadUserArgument = Annotated[
 ]
 UserArguments = Annotated[
     list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)
+]
+InvitedArguments = Annotated[
+    list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_invited)
 ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Context, Option
 
-from usersctl.cli.arguments import complete_user, one_reference
+from usersctl.cli.arguments import complete_actor, complete_user, one_reference
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import plain, to_json
@@ -50,7 +50,11 @@ def audit(
     ] = None,
     actor: Annotated[
         str | None,
-        Option(metavar="NAME", help="Only rows by this actor: a user, cli:NAME, system, anonymous."),
+        Option(
+            metavar="NAME",
+            help="Only rows by this actor: a user, cli:NAME, system, anonymous.",
+            autocompletion=complete_actor,
+        ),
     ] = None,
     action: Annotated[
         str | None,
