@@ -1,10 +1,24 @@
 """Options that a command does not have, and words that it does not take: what it says to use instead."""
 
+from typing import Any
+
 import pytest
 from support.commands import Command
 
 from usersctl.cli.guesses import OPTIONS
+from usersctl.cli.options import VALUES
 from usersctl.cli.tree import command_tree
+
+
+def _every_command() -> dict[str, Any]:
+    tree = command_tree()
+    groups = {name: group for name, group in tree.commands.items() if hasattr(group, "commands")}
+    inner = {
+        f"{name} {each}": command
+        for name, group in groups.items()
+        for each, command in group.commands.items()
+    }
+    return {"": tree, **tree.commands, **inner}
 
 
 @pytest.mark.parametrize(
@@ -39,14 +53,8 @@ def test_an_option_is_named_to_a_command_that_has_it_only(usersctl: Command) -> 
 
 
 def test_the_table_of_options_names_options_and_commands_that_there_are() -> None:
-    tree = command_tree()
-    groups = [tree, *(group for group in tree.commands.values() if hasattr(group, "commands"))]
-    commands = {
-        f"{'' if group is tree else f'{group.name} '}{name}": command
-        for group in groups
-        for name, command in group.commands.items()
-    }
-    options = {name for each in (tree, *commands.values()) for param in each.params for name in param.opts}
+    commands = _every_command()
+    options = {name for each in commands.values() for param in each.params for name in param.opts}
     for meant, line in OPTIONS.items():
         words = meant.removeprefix("usersctl ").split()
         assert words[0] in options or words[0] in commands or " ".join(words[:2]) in commands
@@ -90,3 +98,11 @@ def test_a_word_that_a_command_does_not_take_is_named_with_what_it_may_be(usersc
 def test_an_argument_is_named_without_brackets(usersctl: Command) -> None:
     assert usersctl("mail", "retry", "x").stderr.startswith("usersctl: Invalid value for 'ID': 'x' is not a")
     assert usersctl("activate").stderr.startswith("usersctl: Missing argument 'USER'.")
+
+
+def test_typer_checks_no_file_so_that_an_unreadable_one_is_told_as_a_missing_one_is() -> None:
+    """As root, every file can be read: this looks at what is declared. The shared options never reach Typer."""
+    params = [param for command in _every_command().values() for param in command.params]
+    paths = [each for each in params if hasattr(each.type, "readable") and not {*each.opts} & {*VALUES}]
+    assert len(paths) >= 5
+    assert not any(path.type.readable for path in paths)

@@ -103,15 +103,18 @@ def backup(
     if str(file) == "-":
         raise Invalid("A backup is a file, and cannot go to standard output", hint="name a file")
     run = invocation(ctx)
-    if keep is None and file.is_dir():
-        hint = f"name a file in it, or keep the newest ones there: usersctl db backup --keep 7 {quoted_file(file)}"
-        raise Taken(f"{file} is a folder", hint=hint)
     store = run.store(write=False)
     began = time.monotonic()
     removed: list[Path] = []
     with run.out.progress("Copying pages") as draw:
         if keep is None:
-            counts = store.copy(file, draw)
+            try:
+                counts = store.copy(file, draw)
+            except Taken as problem:
+                if not file.is_dir():
+                    raise
+                both = f"name a file in it, or keep the newest ones there: usersctl db backup --keep 7 {quoted_file(file)}"
+                raise Taken(f"{file} is a folder", hint=both) from problem
         else:
             file, counts, removed = DatedBackups(file, _stem(store), keep).add(store, utc_now(), draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size
