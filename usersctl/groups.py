@@ -50,7 +50,7 @@ def join_groups(tx: Transaction, pairs: Iterable[tuple[str, int]]) -> None:
 def create_group(tx: Transaction, name: str, *, by: Actor, **details: Any) -> Group:
     group = tx.add_group(name)
     if group is None:
-        raise Taken("Group name is taken")
+        raise Taken("Group name is taken", value=name)
     tx.audit(by, "group-create", group=name, **details)
     return group
 

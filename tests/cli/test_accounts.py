@@ -34,6 +34,13 @@ def test_update_refuses_invalid_values_and_unknown_users(usersctl: Command) -> N
     assert [user["name"] for user in usersctl.ok("list", "--json").json] == ["Ada", "Eve"]
 
 
+def test_an_address_that_is_taken_is_named_with_its_user(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    refused = usersctl("update", "1", "--email", "Bob@Example.com")
+    told = "usersctl: Email is already registered: 'bob@example.com'\n  user 2 has it: usersctl show 2\n"
+    assert (refused.code, refused.stdout, refused.stderr) == (4, "", told)
+
+
 # --- activate, deactivate ---
 
 

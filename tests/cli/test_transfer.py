@@ -139,6 +139,9 @@ def test_a_spreadsheet_and_a_missing_file_are_named_as_such(usersctl: Command) -
     (usersctl.folder / "people.xlsx").write_bytes(b"PK\x03\x04")
     for words in (("import", usersctl.folder / "people.xlsx"), ("export", usersctl.folder / "new.xlsx")):
         assert "use a file .csv\n" in usersctl(*words).stderr
+    for command in ("import", "export"):
+        told = usersctl(command, written(usersctl, "people.toml", 'name = "people"\n')).stderr
+        assert told.endswith("  TOML is written with --as-state, and read by: usersctl apply FILE\n")
     assert "peopel cannot be read: No such file" in usersctl("import", usersctl.folder / "peopel").stderr
     assert "cannot be read: Is a directory" in usersctl("import", usersctl.folder).stderr
 

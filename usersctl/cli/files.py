@@ -27,6 +27,8 @@ def by_suffix(file: str) -> Format:
         hint = "name it with --format csv, json or jsonl"
         if suffix in _SPREADSHEETS:
             hint = "a spreadsheet program saves CSV in UTF-8, and opens it: use a file .csv"
+        elif suffix == "toml":
+            hint = "TOML is written with --as-state, and read by: usersctl apply FILE"
         raise Invalid(f"Cannot tell the format of {file}", hint=hint)
     return form
 
