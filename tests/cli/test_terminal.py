@@ -403,6 +403,14 @@ def test_help_is_drawn_in_boxes_and_typos_get_suggestions(usersctl: Command) -> 
     assert "usersctl --help" in wrong.text
 
 
+def test_help_has_no_boxes_on_a_dumb_terminal(usersctl: Command) -> None:
+    usersctl.env["TERM"] = "dumb"
+    for words in ((), ("list", "--help"), ("token", "create", "--help")):
+        screen = usersctl.on_terminal(*words, columns=80)
+        assert "--json " in screen.text
+        assert not set(screen.text) & set("╭│─╰")
+
+
 @pytest.mark.parametrize("columns", [70, 50, 40])
 def test_help_on_a_narrow_terminal_cuts_off_no_name_of_an_option(usersctl: Command, columns: int) -> None:
     for command, names in (

@@ -137,8 +137,8 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
         cls=_Root,
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
-        # In less than 70 columns, boxes would cut off the names of options.
-        rich_markup_mode="rich" if columns >= 70 else None,
+        # In less than 70 columns, boxes would cut off the names of options. A reader of screens speaks their lines.
+        rich_markup_mode="rich" if columns >= 70 and os.environ.get("TERM") != "dumb" else None,
         pretty_exceptions_enable=False,
         # Without boxes, Typer would write 50 columns on a terminal that has less.
         context_settings={
