@@ -83,7 +83,9 @@ def normal_name(value: str) -> str:
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode. No printable text has one.
     if not name.isprintable() and re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
-        raise Invalid("Name must not contain control characters", value=value)
+        is_latin = re.search("[\udc80-\udcff]", name) is not None
+        hint = "it is not UTF-8, which terminals with another encoding send" if is_latin else None
+        raise Invalid("Name must not contain control characters", value=value, hint=hint)
     return name
 
 

@@ -1,5 +1,6 @@
 """update, activate, deactivate, delete, set-password and unlock, as scripts call them."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def test_update_refuses_invalid_values_and_unknown_users(usersctl: Command) -> N
     ):
         assert usersctl("update", *words).code == code, words
     assert [user["name"] for user in usersctl.ok("list", "--json").json] == ["Ada", "Eve"]
+
+
+def test_a_name_from_a_terminal_that_is_not_utf_8_is_told_as_such(usersctl: Command) -> None:
+    usersctl.add("ada")
+    refused = usersctl("update", "1", "--name", os.fsdecode("Jörg".encode("latin-1")), env={"LANG": "de_DE"})
+    assert refused.code == 2
+    assert refused.stderr.endswith("\n  it is not UTF-8, which terminals with another encoding send\n")
+    assert usersctl("update", "1", "--name", "J\torg").stderr.count("\n") == 1
 
 
 def test_an_address_that_is_taken_is_named_with_its_user(usersctl: Command) -> None:
