@@ -210,7 +210,7 @@ def test_a_wrong_guess_leads_to_the_right_command(usersctl: Command, words: str,
 
 
 def test_the_table_of_guesses_names_commands_and_no_word_twice() -> None:
-    names = {" ".join(path) for path, _ in COMMANDS} | {"--version", "--help"}
+    names = {" ".join(path) for path, _ in COMMANDS} | {"--version", "--help", "--install-completion"}
     for command in GUESSES:
         words = command.partition(",")[0].split()
         assert words[0] in names

@@ -95,6 +95,32 @@ def test_a_word_that_a_command_does_not_take_is_named_with_what_it_may_be(usersc
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("list active", "use: --active"),
+        ("list json", "use: --json"),
+        ("create ada@example.com admin", "use: --admin"),
+        ("list help", "see: usersctl list --help"),
+        ("--limit 5 list", "an option of a command stands behind its name; see: usersctl list --help"),
+        ("-y delete 4", "an option of a command stands behind its name; see: usersctl delete --help"),
+        ("token help", "use: usersctl token --help"),
+        ("LIST", "use: usersctl list"),
+        ("session revoke 1", "use: usersctl token revoke USER"),
+        ("webhook add billing", "use: usersctl config explain webhooks"),
+        ("completion bash", "use: usersctl --install-completion"),
+    ],
+)
+def test_what_is_nearly_right_is_told_right(usersctl: Command, words: str, hint: str) -> None:
+    done = usersctl(*words.split())
+    assert (done.code, done.stdout, done.stderr.splitlines()[1]) == (2, "", f"  {hint}")
+
+
+def test_a_mistyped_option_before_a_command_is_told_as_elsewhere(usersctl: Command) -> None:
+    told = usersctl("--jsn", "list").stderr
+    assert told == "usersctl: No such option: --jsn (Possible options: --json)\n  see: usersctl --help\n"
+
+
 def test_an_argument_is_named_without_brackets(usersctl: Command) -> None:
     assert usersctl("mail", "retry", "x").stderr.startswith("usersctl: Invalid value for 'ID': 'x' is not a")
     assert usersctl("activate").stderr.startswith("usersctl: Missing argument 'USER'.")

@@ -12,6 +12,7 @@ GUESSES = {
     "create EMAIL --admin":      "add-admin create-admin createsuperuser admin setup",
     "list":                      "ls user users account accounts all list-users list-user users-list",
     "list --search TEXT":        "find search grep",
+    "list --role admin":         "admins list-admins",
     "show USER":                 "get info view id whois show-user get-user",
     "update USER":               "edit modify change set rename usermod update-user edit-user",
     "update USER --role admin":  "promote grant make-admin role",
@@ -28,37 +29,39 @@ GUESSES = {
     "group create GROUP":       "group:new group:make add-group addgroup groupadd create-group",
     "group delete GROUP":       "group:rm group:del delgroup groupdel delete-group",
     "group show GROUP":         "group:get group:info group:members members",
-    "group add GROUP USER":     "group:join group:add-user usergroup",
-    "group remove GROUP USER":  "group:leave group:kick group:remove-user",
+    "group add GROUP USER":     "group:join group:add-user group:add-member usergroup",
+    "group remove GROUP USER":  "group:leave group:kick group:remove-user group:remove-member",
     "import FILE":               "load restore-users",
     "export FILE":               "dump",
     "token create USER, or for people: usersctl serve": "login signin sign-in auth",
     "token create USER":         "api-token apikey token:add token:new token:generate",
     "token list":                "tokens session sessions token:ls token:show",
-    "token revoke USER":         "logout signout kick token:rm token:remove token:delete",
+    "token revoke USER":         "logout signout kick session:revoke session:end session:delete sessions:revoke token:rm token:remove token:delete",
     "factor list USER":          "factors 2fa mfa totp passkey passkeys factor:ls factor:show",
-    "factor reset USER":         "reset-2fa disable-2fa remove-2fa reset-mfa disable-mfa reset-totp factor:rm factor:remove factor:delete",
+    "factor reset USER":         "reset-2fa disable-2fa remove-2fa reset-mfa disable-mfa reset-totp factor:rm factor:remove factor:delete factor:disable",
     "apply FILE":                "sync provision state plan",
-    "cleanup-tokens":            "cleanup clean prune gc token:cleanup token:clean token:prune",
+    "cleanup-tokens":            "cleanup clean prune purge gc token:cleanup token:clean token:prune",
     "mail list":                 "mails email emails outbox queue mail:ls mail:queue",
     "mail retry":                "send flush mail:send mail:resend mail:flush",
     "webhook list":              "webhooks hooks webhook:ls webhook:status",
+    "config explain webhooks":   "webhook:add webhook:create webhook:new webhook:delete webhook:remove webhook:rm",
     "webhook test NAME":         "webhook:ping webhook:send webhook:check",
     "webhook retry NAME":        "webhook:resend webhook:start webhook:enable webhook:resume",
     "link confirm USER":         "confirm resend",
-    "mail test TO":              "testmail test-mail mail:check",
+    "mail test TO":              "testmail test-mail send-mail sendmail mail:check",
     "serve":                     "start restart run server daemon up serv",
     "serve --dev":               "dev demo try",
     "healthcheck":               "health ping ready",
     "doctor":                    "check status diagnose debug",
     "db init":                   "init initdb db:create db:setup",
     "db migrate":                "migrate upgrade db:upgrade db:update",
-    "db status":                 "db:info db:version db:check",
+    "db status":                 "db:info db:version db:check db:path db:show db:list stats count",
     "db backup FILE":            "backup db:save db:dump db:copy",
     "db restore FILE":           "restore db:load",
-    "audit":                     "log logs history events audit:list audit:show audit:ls audit:tail",
+    "audit":                     "log logs history events tail audit:list audit:show audit:ls audit:tail",
     "lockdown on":               "lockdown:enable lockdown:start emergency",
     "lockdown off":              "lockdown:disable lockdown:stop lockdown:end",
+    "key rotate":                "key:new key:generate key:create key:renew key:change",
     "config show":               "settings conf configuration config:list config:ls config:get config:print",
     "config check":              "validate config:test config:validate config:verify",
     "config path":               "config:where config:file config:edit config:set config:init",
@@ -67,6 +70,7 @@ GUESSES = {
     "snippet nginx":             "nginx",
     "snippet caddy":             "caddy proxy",
     "snippet traefik":           "traefik",
+    "--install-completion":      "completion completions autocomplete install-completion",
     "--version":                 "version",
     "--help":                    "help commands man usage",
 }
@@ -128,6 +132,10 @@ def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
         phrases.insert(0, words[1])
     if words[0] == "help" and len(words) > 1 and words[1] in commands:
         return f"{words[1]} --help"
+    if words[1:2] == ["help"] and words[0] in commands:
+        return f"{words[0]} --help"
+    if words[0] not in commands and words[0].lower() in commands:
+        return words[0].lower()
     return next((meant[phrase] for phrase in phrases if phrase in meant), None)
 
 
@@ -142,10 +150,16 @@ def option_for(mistyped: str, command: str, options: Collection[str]) -> str | N
     return None
 
 
-def hint_at_stray_words(stray: Sequence[str], command: str, words: Sequence[str]) -> str | None:
+def hint_at_stray_words(
+    stray: Sequence[str], command: str, options: Collection[str], words: Sequence[str]
+) -> str | None:
     """What to do about words that the command does not take. `words`: the whole command line."""
+    if "help" in stray:
+        return None  # the hint that there is else
     if unquoted := _unquoted(words):
         return f"quote a value of several words: {unquoted}"
+    if stray and f"--{stray[0].lower()}" in options:
+        return f"use: --{stray[0].lower()}"
     if command == "list":
         return f"use: usersctl list --search {shlex.quote(' '.join(stray))}"
     if command in ("create", "set-password") and not any("@" in word for word in stray):

@@ -9,11 +9,7 @@ from typer.exceptions import TyperException
 from usersctl.cli.guesses import command_for, hint_at_stray_words, option_for
 from usersctl.cli.invocation import Invocation
 
-NOT_SHOWN_EVERYWHERE = (
-    "--no-color",
-    "--debug",
-    "--version",
-)  # in no help but that of all, and good everywhere
+ONLY_IN_THE_HELP_OF_ALL = ("--no-color", "--debug", "--version")
 
 
 def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]) -> None:
@@ -25,19 +21,24 @@ def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "") or f"usersctl {_path_of(run.words, paths)}".rstrip()
     message = "Missing command" if is_help else _in_our_words(error.format_message())  # it names the option
-    hint = None
+    names = {path.partition(" ")[0] for path in paths}
+    known = (
+        {option for parameter in context.command.params for option in parameter.opts} if context else set()
+    )
+    command, hint = path.removeprefix("usersctl").strip(), None
     if message.startswith("No such command"):
-        if command := command_for(run.words, {path.partition(" ")[0] for path in paths}):
-            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
+        if meant := command_for(run.words, names):
+            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {meant}"
     elif message.startswith("No such option"):
         option = getattr(error, "option_name", "")
-        known = (
-            {name for parameter in context.command.params for name in parameter.opts} if context else set()
-        )
-        if meant := option_for(option, path.removeprefix("usersctl "), {*known, *NOT_SHOWN_EVERYWHERE}):
-            message, hint = f"No such option: {option}", f"use: {meant}"
+        named = next((word for word in run.words if word in names), None)
+        if meant := option_for(option, command, {*known, *ONLY_IN_THE_HELP_OF_ALL}):
+            hint = f"use: {meant}"
+        elif not command and named and not getattr(error, "possibilities", None):
+            hint = f"an option of a command stands behind its name; see: usersctl {named} --help"
+        message = f"No such option: {option}" if hint else message
     elif stray := re.match(r"Unexpected arguments?: (.*)", message, re.DOTALL):
-        hint = hint_at_stray_words(stray[1].split(), path.removeprefix("usersctl "), run.words)
+        hint = hint_at_stray_words(stray[1].split(), command, known, run.words)
     run.out.error(TyperException(message), code="usage", hint=hint or f"see: {path} --help")
 
 
