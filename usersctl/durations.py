@@ -23,8 +23,9 @@ def span(text: str) -> timedelta:
 
 
 def _meant_by(text: str) -> str | None:
-    """A hint for `7 days`, `90min`, `1D` or `7`."""
-    match = re.fullmatch(r"([1-9][0-9]{0,3}) ?([a-z]*)", text.strip().lower(), re.ASCII)
+    """A hint for `7 days`, `90min`, `1D`, `7`, `-7d` or `7 days ago`."""
+    # Of three digits at most: 2026 is a year.
+    match = re.fullmatch(r"-?([1-9][0-9]{0,2}) ?([a-z]*)(?: ago)?", text.strip().lower(), re.ASCII)
     if match is None:
         return None
     number, unit = int(match[1]), match[2][:1] or "d"

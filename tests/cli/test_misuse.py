@@ -72,6 +72,7 @@ def test_the_table_of_options_names_options_and_commands_that_there_are() -> Non
         (["create", "--name", "Ada", "Lovelace", "ada@example.com"], "--name 'Ada Lovelace'"),
         (["update", "1", "--name", "Ada", "King", "O'Lovelace"], "--name 'Ada King O'\"'\"'Lovelace'"),
         (["list", "--search", "ada", "lovelace"], "--search 'ada lovelace'"),
+        (["audit", "--since", "2026-11-20", "08:00"], "--since '2026-11-20 08:00'"),
     ],
 )
 def test_a_value_that_lost_its_quotes_is_shown_with_them(
@@ -79,7 +80,7 @@ def test_a_value_that_lost_its_quotes_is_shown_with_them(
 ) -> None:
     done = usersctl(*words)
     assert (done.code, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[0].startswith("usersctl: Unexpected argument")
+    assert done.stderr.startswith(("usersctl: Unexpected argument", "usersctl: No such command '08:00'"))
     assert done.stderr.splitlines()[1] == f"  quote a value of several words: {value}"
 
 

@@ -49,7 +49,16 @@ def test_what_is_neither_a_duration_nor_a_date_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("7", "7d"), ("7 days", "7d"), ("90min", "90m"), ("1D", "1d"), ("2weeks", "2w"), ("3 Months", "90d")],
+    [
+        ("7", "7d"),
+        ("7 days", "7d"),
+        ("90min", "90m"),
+        ("1D", "1d"),
+        ("2weeks", "2w"),
+        ("3 Months", "90d"),
+        ("-7d", "7d"),
+        ("2 weeks ago", "2w"),
+    ],
 )
 def test_a_duration_that_is_written_in_another_way_is_told_in_ours(text: str, meant: str) -> None:
     for read in (span, lambda typed: since(typed, NOW)):
@@ -59,7 +68,7 @@ def test_a_duration_that_is_written_in_another_way_is_told_in_ours(text: str, me
         span(meant)
 
 
-@pytest.mark.parametrize("text", ["never", "7x", "0", "1.5d", "101 years"])
+@pytest.mark.parametrize("text", ["never", "7x", "0", "2026", "1.5d", "101 years"])
 def test_what_means_no_duration_gets_the_forms_that_there_are(text: str) -> None:
     with pytest.raises(Invalid) as refused:
         span(text)

@@ -156,8 +156,8 @@ def hint_at_stray_words(
     """What to do about words that the command does not take. `words`: the whole command line."""
     if "help" in stray:
         return None  # the hint that there is else
-    if unquoted := _unquoted(words):
-        return f"quote a value of several words: {unquoted}"
+    if quoted := unquoted(words):
+        return quoted
     if stray and f"--{stray[0].lower()}" in options:
         return f"use: --{stray[0].lower()}"
     if command == "list":
@@ -167,12 +167,12 @@ def hint_at_stray_words(
     return None
 
 
-def _unquoted(words: Sequence[str]) -> str | None:
-    """The option whose value has lost its quotes, with them: `--name 'Ada Lovelace'` for `--name Ada Lovelace`."""
+def unquoted(words: Sequence[str]) -> str | None:
+    """A hint at an option whose value has lost its quotes: `--name 'Ada Lovelace'` for `--name Ada Lovelace`."""
     for place, option in enumerate(words):
-        if option in ("--name", "--search"):
+        if option in ("--name", "--search", "--since", "--until"):
             following = words[place + 1 :]
             value = list(takewhile(lambda word: not word.startswith("-") and "@" not in word, following))
             if len(value) > 1:
-                return f"{option} {shlex.quote(' '.join(value))}"
+                return f"quote a value of several words: {option} {shlex.quote(' '.join(value))}"
     return None

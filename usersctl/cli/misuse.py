@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from typer.exceptions import TyperException
 
-from usersctl.cli.guesses import command_for, hint_at_stray_words, option_for
+from usersctl.cli.guesses import command_for, hint_at_stray_words, option_for, unquoted
 from usersctl.cli.invocation import Invocation
 
 ONLY_IN_THE_HELP_OF_ALL = ("--no-color", "--debug", "--version")
@@ -29,6 +29,8 @@ def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]
     if message.startswith("No such command"):
         if meant := command_for(run.words, names):
             message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {meant}"
+        else:
+            hint = unquoted(run.words)
     elif message.startswith("No such option"):
         option = getattr(error, "option_name", "")
         named = next((word for word in run.words if word in names), None)
