@@ -91,7 +91,10 @@ class Output:
         if steps:
             left_out = tables.draw_fitted(columns, cells, steps, color=self.color)
             if left_out:
-                self.note(f"No room here for: {', '.join(left_out)}")
+                from shutil import get_terminal_size
+                from textwrap import fill
+
+                self.note(fill(f"No room here for: {', '.join(left_out)}", get_terminal_size().columns))
             if left_out is not None:
                 return
         titles, shown = tables.for_people(columns, cells)
