@@ -72,6 +72,7 @@ def test_the_table_of_options_names_options_and_commands_that_there_are() -> Non
         (["create", "--name", "Ada", "Lovelace", "ada@example.com"], "--name 'Ada Lovelace'"),
         (["update", "1", "--name", "Ada", "King", "O'Lovelace"], "--name 'Ada King O'\"'\"'Lovelace'"),
         (["list", "--search", "ada", "lovelace"], "--search 'ada lovelace'"),
+        (["update", "1", "--name=Ada", "Lovelace"], "--name 'Ada Lovelace'"),
         (["audit", "--since", "2026-11-20", "08:00"], "--since '2026-11-20 08:00'"),
     ],
 )

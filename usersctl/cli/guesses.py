@@ -169,9 +169,10 @@ def hint_at_stray_words(
 
 def unquoted(words: Sequence[str]) -> str | None:
     """A hint at an option whose value has lost its quotes: `--name 'Ada Lovelace'` for `--name Ada Lovelace`."""
-    for place, option in enumerate(words):
+    for place, word in enumerate(words):
+        option, equals, beginning = word.partition("=")
         if option in ("--name", "--search", "--since", "--until"):
-            following = words[place + 1 :]
+            following = [*([beginning] * bool(equals)), *words[place + 1 :]]
             value = list(takewhile(lambda word: not word.startswith("-") and "@" not in word, following))
             if len(value) > 1:
                 return f"quote a value of several words: {option} {shlex.quote(' '.join(value))}"
