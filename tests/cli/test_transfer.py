@@ -120,6 +120,17 @@ def test_an_empty_file_imports_nothing(usersctl: Command) -> None:
         assert done.stdout.startswith("Imported: 0 created")
 
 
+def test_a_kind_of_file_that_is_not_given_to_from_is_told_how(usersctl: Command) -> None:
+    people = written(usersctl, "people.csv", "email\nada@example.com\n")
+    for words, hint in (
+        ((f"csv:{people}",), f"use: --from csv:{people}"),
+        (("--from", "csv", people), f"with a colon between them: --from csv:{people}"),
+        (("--from", "csv", "my people.csv"), "with a colon between them: --from 'csv:my people.csv'"),
+        (("--from", f"csv:{people}", people), "see: usersctl import --help"),
+    ):
+        assert usersctl("import", *words).stderr.splitlines()[1:] == [f"  {hint}"]
+
+
 def test_csv_of_another_form_names_the_command_that_reads_it(usersctl: Command) -> None:
     people = usersctl.folder / "my people.csv"
     for rows in (
