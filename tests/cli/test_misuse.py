@@ -92,6 +92,9 @@ def test_a_word_that_a_command_does_not_take_is_named_with_what_it_may_be(usersc
     hint = "no password stands on a command line; see: --password-stdin, --password-file and --generate"
     for words in (("create", "ada@example.com"), ("set-password", "ada@example.com")):
         assert usersctl(*words, "secret", "--json").error["hint"] == hint
+    for words in (("list", ""), ("show", "1", " ")):
+        told = f"usersctl: Unexpected argument: ''\n  see: usersctl {words[0]} --help\n"
+        assert usersctl(*words).stderr == told
     assert usersctl("show", "1", "2", "3").stderr == (
         "usersctl: Unexpected arguments: 2 3\n  see: usersctl show --help\n"
     )
@@ -106,6 +109,11 @@ def test_a_word_that_a_command_does_not_take_is_named_with_what_it_may_be(usersc
         ("list help", "see: usersctl list --help"),
         ("--limit 5 list", "an option of a command stands behind its name; see: usersctl list --help"),
         ("-y delete 4", "an option of a command stands behind its name; see: usersctl delete --help"),
+        ("db init my.db", "use: --db my.db"),
+        ("config check users.toml", "use: --config users.toml"),
+        ("lockdown on ada@example.com", "use: --except ada@example.com"),
+        ("group list staff", "use: usersctl group show staff"),
+        ("openapi -o openapi.json", "see: usersctl openapi --help"),
         ("token help", "use: usersctl token --help"),
         ("LIST", "use: usersctl list"),
         ("session revoke 1", "use: usersctl token revoke USER"),

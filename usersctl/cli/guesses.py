@@ -81,7 +81,7 @@ GUESSES = {
 OPTIONS = {
     "--yes":            "-y --force --assume-yes --confirm",
     "--quiet":          "-q --silent -s",
-    "--json":           "-j --format --output -o",
+    "--json":           "-j --format list:--output list:-o",
     "--debug":          "--verbose --trace",
     "--version":        "-v -V",
     "--config":         "-c",
@@ -139,6 +139,18 @@ def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
     return next((meant[phrase] for phrase in phrases if phrase in meant), None)
 
 
+# Where people put a file or a name that comes with an option, or belongs to another command.
+_OTHER_WAYS = {
+    "db init": "--db",
+    "db migrate": "--db",
+    "db status": "--db",
+    "config check": "--config",
+    "config show": "usersctl config explain",
+    "group list": "usersctl group show",
+    "lockdown on": "--except",
+}
+
+
 def option_for(mistyped: str, command: str, options: Collection[str]) -> str | None:
     """What this option stands for: one of the `options` of the command, or another command."""
     for wanted, line in OPTIONS.items():
@@ -156,15 +168,16 @@ def hint_at_stray_words(
     """What to do about words that the command does not take. `words`: the whole command line."""
     if "help" in stray:
         return None  # the hint that there is else
-    if quoted := unquoted(words):
-        return quoted
-    if stray and f"--{stray[0].lower()}" in options:
-        return f"use: --{stray[0].lower()}"
-    if command == "list":
-        return f"use: usersctl list --search {shlex.quote(' '.join(stray))}"
-    if command in ("create", "set-password") and not any("@" in word for word in stray):
-        return "no password stands on a command line; see: --password-stdin, --password-file and --generate"
-    return None
+    hint = unquoted(words)
+    if hint is None and f"--{stray[0].lower()}" in options:
+        hint = f"use: --{stray[0].lower()}"
+    elif hint is None and command in _OTHER_WAYS:
+        hint = f"use: {_OTHER_WAYS[command]} {shlex.quote(stray[0])}"
+    elif hint is None and command == "list":
+        hint = f"use: usersctl list --search {shlex.quote(' '.join(stray))}"
+    elif hint is None and command in ("create", "set-password") and not any("@" in word for word in stray):
+        hint = "no password stands on a command line; see: --password-stdin, --password-file and --generate"
+    return hint
 
 
 def unquoted(words: Sequence[str]) -> str | None:

@@ -39,7 +39,7 @@ def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]
         elif not command and named and not getattr(error, "possibilities", None):
             hint = f"an option of a command stands behind its name; see: usersctl {named} --help"
         message = f"No such option: {option}" if hint else message
-    elif stray := re.match(r"Unexpected arguments?: (.*)", message, re.DOTALL):
+    elif stray := re.match(r"Unexpected arguments?: (?!''$)(.*)", message, re.DOTALL):
         hint = hint_at_stray_words(stray[1].split(), command, known, run.words)
     run.out.error(TyperException(message), code="usage", hint=hint or f"see: {path} --help")
 
@@ -59,5 +59,6 @@ def _in_our_words(message: str) -> str:
     )
     stray = re.fullmatch(r"Got unexpected extra argument\(s\) \((.*)\)", message, re.DOTALL)
     if stray:
-        message = f"Unexpected argument{'s' * (' ' in stray[1])}: {stray[1]}"
+        words = stray[1].strip() or "''"  # most often an unset variable of a script
+        message = f"Unexpected argument{'s' * (' ' in words)}: {words}"
     return message
