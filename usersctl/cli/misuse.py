@@ -8,6 +8,7 @@ from typer.exceptions import TyperException
 
 from usersctl.cli.guesses import command_for, hint_at_stray_words, option_for, unquoted
 from usersctl.cli.invocation import Invocation
+from usersctl.text import did_you_mean
 
 ONLY_IN_THE_HELP_OF_ALL = ("--no-color", "--debug", "--version")
 
@@ -41,6 +42,8 @@ def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]
         message = f"No such option: {option}" if hint else message
     elif stray := re.match(r"Unexpected arguments?: (?!''$)(.*)", message, re.DOTALL):
         hint = hint_at_stray_words(stray[1].split(), command, known, run.words)
+    elif choice := re.search(r"'([^']*)' is not one of (.*)\.$", message, re.DOTALL):
+        hint = did_you_mean(choice[1].lower(), re.findall("'(.*?)'", choice[2]))
     run.out.error(TyperException(message), code="usage", hint=hint or f"see: {path} --help")
 
 
