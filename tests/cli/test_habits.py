@@ -131,6 +131,9 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
         ("import --format csv", "FILE"),
         ("invite", "EMAIL"),
         ("show", "USER"),
+        ("snippet nginx --app", "--app"),
+        ("serve --socket", "--socket"),
+        ("import --from csv:people.csv --table", "--table"),
     ],
 )
 def test_an_empty_argument_is_misuse(usersctl: Command, words: str, name: str) -> None:

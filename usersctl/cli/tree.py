@@ -123,6 +123,9 @@ GROUPS = {
 # The command of a group that is meant where none is named.
 DEFAULTS = {"invite": "send"}
 
+# Options that would count as left out if they were empty. Others have checks of their own, or are a search for all.
+NEVER_EMPTY = ("app", "socket", "table")
+
 _NO_DOCSTRINGS = "Python has removed the description, because of -OO or PYTHONOPTIMIZE=2."
 
 # The shared options that every command's help shows. `usersctl --help` shows the others, too.
@@ -262,7 +265,7 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
                 parameter.type.readable = (
                     False  # Typer's check: the commands say it in their words, as of a missing file
                 )
-            if parameter.param_type_name == "argument":
+            if parameter.param_type_name == "argument" or parameter.name in NEVER_EMPTY:
                 parameter.callback = _not_empty
         command.params += shared
         # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
@@ -275,6 +278,8 @@ def _not_empty(_context: Any, parameter: Any, value: Any) -> Any:
     """Most often an unset variable of a script: no command takes it for a file, a user or everything."""
     if "" in (value if isinstance(value, tuple | list) else (value,)):
         name = re.sub(r"[][.]|\|-", "", parameter.human_readable_name)
+        if parameter.param_type_name == "option":
+            name = parameter.opts[0]
         raise Invalid(f"{name} is empty")
     return value
 
