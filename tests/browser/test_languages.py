@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.fakes import FakeClock
 from support.looks import LINK, PHONE, WIDE, violations
 from support.visitors import Visitor, all_users, expect
 from support.web import Site
 
+from usersctl.models import Client
 from usersd.pages import layout, texts
 
 Visit = Callable[..., Visitor]
@@ -315,6 +317,30 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
     ada.sees("Bitte warten Sie 30 Sekunden")
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_each_button_that_ends_a_session_or_token_has_a_name_of_its_own(
+    house: House, visit: Visit, clock: FakeClock, locale: str
+) -> None:
+    site = house()
+    ada = site.add(role="admin")
+    agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36"
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        site.service.sessions.login(ada.email, PASSWORD, client=Client(address, agent))
+        site.service.sessions.create_api_token(ada.id, name="nightly", lifetime=None, by=OPERATOR)
+        clock.move(minutes=1)
+    token = site.signed_in(ada).token
+    visitor = visit(site, locale=locale)
+    visitor.has_session(token)
+    for path in ("/account", "/users/1"):
+        visitor.goes(path)
+        for width in (320, 1280):  # on a phone the beginning of a session is not to be seen
+            visitor.page.set_viewport_size({"width": width, "height": 800})
+            names = [button.aria_snapshot() for button in visitor.page.locator("[data-act=end]").all()]
+            assert len(set(names)) == len(names) == 6
+            for name in names:
+                assert re.search(r"(nightly|Chrome · Linux 192\.0\.2\.[12]) · .*\d", name), name
 
 
 def test_dates_are_written_as_the_language_of_the_page_does(house: House, visit: Visit) -> None:

@@ -124,7 +124,6 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
 
 class SessionLine(NamedTuple):
     label: str
-    about: str  # tells its button from the others
     client: str  # its address and program, as far as they are known
     is_current: bool
     session: Session
@@ -178,8 +177,7 @@ def _session_line(session: Session, *, is_current: bool) -> SessionLine:
     label = program or session.name
     if session.kind == TokenKind.API:
         label = session.name
-    about = " · ".join(filter(None, (label, session.ip)))
-    return SessionLine(label, about, client, is_current, session)
+    return SessionLine(label, client, is_current, session)
 
 
 def device(agent: str) -> str:
