@@ -379,7 +379,9 @@ def test_the_style_sheet_is_served_without_comments_and_blanks_that_say_nothing(
     assert len(served.splitlines()) == len(source.splitlines())
     assert "/*" not in served
     without_comments = re.sub(r"^/\*.*\*/$", "", source, flags=re.MULTILINE)
-    without_comments = re.sub(r";(\s*})", r"\1", without_comments)  # nothing follows that a semicolon would part from
+    without_comments = re.sub(
+        r";(\s*})", r"\1", without_comments
+    )  # nothing follows that a semicolon would part from
     words = re.compile(r"[^\s{};:,]+|[{};:,]")
     assert words.findall(served) == words.findall(without_comments)
     # A blank before a colon means "below".
