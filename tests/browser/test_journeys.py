@@ -245,7 +245,7 @@ def test_an_owner_closes_the_account_after_a_foreign_change(house: House, visit:
     thief.sees("Your password is changed.")
     link = ada.opens_email("password")
     ada.presses("Lock everyone out")
-    ada.sees("the old password works no more")
+    ada.sees("the old password no longer works")
     ada.expected = {400}
     ada.page.goto(link)
     ada.presses("Lock everyone out")

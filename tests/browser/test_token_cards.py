@@ -31,7 +31,7 @@ def card(visitor: Visitor) -> Any:
 
 
 def opens_form(visitor: Visitor, name: str) -> None:
-    visitor.page.get_by_text("Make a token …").click()
+    visitor.page.get_by_text("Make a token…").click()
     visitor.fills(What_it_is_for=name)
 
 
@@ -106,7 +106,7 @@ def test_what_is_wrong_stands_at_its_field_and_what_was_typed_stays(site: Site, 
     ada = visit(site)
     ada.expected = {400}
     ada.signs_in(at="/login?redirect=/account")
-    ada.page.get_by_text("Make a token …").click()
+    ada.page.get_by_text("Make a token…").click()
     ada.presses("Make token")
     ada.has_focus_on(ada.field("What it is for"))
     ada.fills(**{"What it is for": "backup", RANGES: "10.0.0.1/8"})
