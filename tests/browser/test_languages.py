@@ -137,6 +137,21 @@ def test_the_lists_above_all_users_show_what_is_chosen(house: House, visit: Visi
         for name in ("state", "role", "group", "sort"):
             expect(visitor.page.locator(f"#{name}")).to_be_visible()
             assert visitor.page.locator(f"#{name}").evaluate(TOO_LONG) <= 0, (name, width)
+    visitor.page.set_viewport_size({"width": 1280, "height": 800})
+    labels = visitor.page.locator("#find label").locator("visible=true").all()
+    assert len({label.bounding_box()["height"] for label in labels}) == 1  # each in one line
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_list_above_the_audit_trail_shows_what_is_chosen(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    visitor = visit(site, locale=locale)
+    visitor.has_session(token)
+    visitor.goes("/audit")
+    for width in (320, 768, 1280):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        assert visitor.page.locator("#action").evaluate(TOO_LONG) <= 0, width
 
 
 @pytest.mark.parametrize("locale", texts.shipped())

@@ -441,6 +441,7 @@ def test_an_email_with_a_long_address_fits_on_a_phone(house: House, visit: Visit
     visitor.page.set_content(part.get_content())
     visitor.sees(address)
     assert visitor.page.evaluate(WIDE) == 0
+    assert visitor.page.locator("p").last.bounding_box()["width"] >= 0.8 * NARROW["width"]
 
 
 # --- the colours, logo and name of an operator ---
