@@ -653,6 +653,19 @@ def test_a_language_has_one_word_for_one_thing(name: str) -> None:
         assert re.search(rf"(?i){OTHER_WORDS[name]}", text) is None, text
 
 
+@pytest.mark.parametrize("name", sorted(CATALOGUES))
+def test_a_text_quotes_the_pages_as_they_are(name: str) -> None:
+    """Such as the button that an email speaks of."""
+    quoted = {
+        "".join(found).strip()
+        for text in every_text(name)
+        for found in re.findall(r'"([^"]+)"|“([^”]+)”|„([^“]+)“|«([^»]+)»', text)
+    }
+    commands = {text for text in quoted if text.startswith("usersctl ")}
+    assert len(quoted - commands) == 3
+    assert quoted - commands - set(map(str, CATALOGUES[name].values())) == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("locale", sorted(CATALOGUES))
 def test_a_page_loads_one_script_and_the_texts_that_the_script_names(
