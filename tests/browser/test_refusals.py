@@ -394,7 +394,7 @@ def test_a_message_from_another_form_replaces_a_refusal(ada: Visitor) -> None:
     ada.presses("Change password")
     ada.sees("Current password is incorrect.")
     assert len(messages(ada)) == 1
-    ada.page.get_by_role("button", name="End login").click()
+    ada.page.get_by_role("button", name="End Unknown browser").click()
     ada.sees("It has ended.")
     assert len(messages(ada)) == 1
     expect(ada.field("Current password")).not_to_have_attribute("aria-invalid", "true")

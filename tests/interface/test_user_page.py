@@ -142,6 +142,15 @@ def test_an_invited_user_is_invited_again_or_the_invitation_is_withdrawn(
     assert (acts(above), acts(below)) == ({"invite"}, {"activate", "withdraw"})
 
 
+def test_a_session_of_a_client_that_does_not_say_what_it_is_has_a_name_in_words(
+    site: Site, root: User
+) -> None:
+    pages = [site.signed_in(root).get(path).body.decode() for path in ("/account", f"/users/{root.id}")]
+    for text in pages:
+        assert ">Unknown browser</span>" in text
+        assert ">login</span>" not in text
+
+
 def test_admins_do_not_deactivate_or_delete_themselves_here(root: User, page: Callable[..., str]) -> None:
     text = page(root)
     assert acts(text) == {"reset", "end-all"}  # and not this session: that is "Sign out"

@@ -123,7 +123,7 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
 
 
 class SessionLine(NamedTuple):
-    label: str
+    label: str  # empty for a session of a client that did not say what it is
     client: str  # its address and program, as far as they are known
     is_current: bool
     session: Session
@@ -174,9 +174,7 @@ def _session_lines(sessions: Iterable[Session], current: int | None, most: int) 
 def _session_line(session: Session, *, is_current: bool) -> SessionLine:
     program = device(session.user_agent or "")
     client = " · ".join(filter(None, (session.ip, program)))
-    label = program or session.name
-    if session.kind == TokenKind.API:
-        label = session.name
+    label = session.name if session.kind == TokenKind.API else program
     return SessionLine(label, client, is_current, session)
 
 
