@@ -549,6 +549,25 @@ def test_an_unknown_client_is_reported_as_not_configured(
 ) -> None:
     provider.answers["/token"] = answer({"error": error}, status=status)
     assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith(repr(error))
+
+
+def test_the_log_says_why_a_right_client_may_be_refused(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    """LemonLDAP and Glewlwyd do not decode what HTTP Basic encodes by RFC 6749."""
+    provider.answers["/token"] = answer({"error": "invalid_client"}, status="401 Unauthorized")
+    visit = make_visit(oauth_issuer=provider.url, oauth_client_secret="with a blank")
+    assert visit.failure() == "oauth_not_configured"
+    assert "some providers misread an id or secret with other characters than letters" in visit.why()
+    provider.discovery["token_endpoint_auth_methods_supported"] = ["private_key_jwt", "tls_client_auth"]
+    visit = make_visit(oauth_issuer=provider.url)
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("it announces 'private_key_jwt, tls_client_auth', and not the client secret")
+    provider.discovery["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
+    visit = make_visit(oauth_issuer=provider.url, oauth_client_secret="with a blank")
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("'invalid_client'")
 
 
 def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, provider: Hostile) -> None:
@@ -564,16 +583,38 @@ def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, pr
 
 
 def test_the_log_says_what_the_status_of_an_answer_means(visit: Visit, provider: Hostile) -> None:
-    for status, value, meaning in (
-        ("302 Found", b"<html>", "answers 302, and redirects are not followed"),
-        ("307 Temporary Redirect", {}, "answers 307, and redirects are not followed"),
-        ("500 Internal Server Error", {}, "answers 500"),
-        ("500 Internal Server Error", [], "answers 500"),
-        ("502 Bad Gateway", b"<html>", "answers 502 without JSON"),
-    ):
-        provider.answers["/token"] = answer(value, status=status)
+    moved = "Location: https://www.example/token?code=secret"
+    for status, headers, value, meaning in (
+        ("302 Found", [], b"<html>", "answers 302, and redirects are not followed"),
+        ("307 Temporary Redirect", [moved], {}, "answers 307 to 'https://www.example/token', and redirects are not followed"),
+        ("500 Internal Server Error", [], {}, "answers 500"),
+        ("500 Internal Server Error", [], [], "answers 500"),
+        ("502 Bad Gateway", [], b"<html>", "answers 502 without JSON (Content-Type: 'application/json')"),
+    ):  # fmt: skip
+        provider.answers["/token"] = answer(value, *headers, status=status)
         assert visit.failure() == "oauth_failed"
         assert visit.why() == f"127.0.0.1 {meaning}"
+
+
+def test_the_log_says_that_a_profile_is_signed(visit: Visit, provider: Hostile) -> None:
+    body = b"eyJhbGciOiJSUzI1NiJ9.e30.c2lnbmVk"
+    provider.answers["/userinfo"] = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/jwt\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
+    assert visit.failure() == "oauth_failed"
+    assert visit.why() == "127.0.0.1 answers 200 without JSON (Content-Type: 'application/jwt')"
+
+
+def test_the_log_says_what_the_provider_says_of_the_address(visit: Visit, provider: Hostile) -> None:
+    for said in (False, None, "true", 1, {"a": "x" * 1000}):
+        provider.profile["email_verified"] = said
+        assert visit.failure() == "oauth_failed"
+        shown = json.dumps(said)[:100]
+        assert visit.why() == f"the provider says email_verified: {shown}, which has to be true"
+    del provider.profile["email_verified"]
+    assert visit.failure() == "oauth_failed"
+    why = "the provider does not say whether the address is verified, and auth.oauth.trustsEmail is not set"
+    assert visit.why() == why
 
 
 def test_an_address_without_a_word_about_its_verification_counts_only_if_the_operator_trusts_it(

@@ -24,15 +24,20 @@ def refused_by_provider(
     reason: str, error: Any, description: Any, *, detail: str | None = None
 ) -> SignInRefused:
     if error is not None:
-        reason = f"{reason} {_in_its_words(error, description)}"
+        reason = f"{reason} {in_its_words(error, description)}"
     if error in WRONG_CLIENT:
         return SignInRefused(NOT_CONFIGURED, reason)
     return refused(reason, detail=detail)
 
 
-def _in_its_words(error: Any, description: Any) -> str:
+def shown(value: Any) -> str:
+    """What a provider sent, for the log."""
+    return repr(str(value)[:100])
+
+
+def in_its_words(error: Any, description: Any) -> str:
     """The code and the text of a provider's error, for the log."""
-    words = repr(str(error)[:100])
+    words = shown(error)
     if isinstance(description, str) and description:
         words += f": {description[:300]!r}"
     return words

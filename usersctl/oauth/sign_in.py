@@ -273,7 +273,7 @@ def _verified_address(profile: Profile) -> str:
     if not profile.email:
         raise refused("the provider gave no address", detail=NO_ADDRESS)
     if not profile.email_verified:
-        raise refused("the provider has not verified the address", detail=UNVERIFIED)
+        raise refused(profile.unverified_because, detail=UNVERIFIED)
     try:
         return normal_email(profile.email)
     except Invalid:
