@@ -559,7 +559,14 @@ def test_the_log_says_why_a_right_client_may_be_refused(
     provider.answers["/token"] = answer({"error": "invalid_client"}, status="401 Unauthorized")
     visit = make_visit(oauth_issuer=provider.url, oauth_client_secret="with a blank")
     assert visit.failure() == "oauth_not_configured"
-    assert "some providers misread an id or secret with other characters than letters" in visit.why()
+    assert visit.why().endswith("misread an id or secret with other characters than A-Za-z0-9._~-")
+    provider.discovery["token_endpoint_auth_methods_supported"] = [
+        "client_secret_post",
+        "client_secret_basic",
+    ]
+    visit = make_visit(oauth_issuer=provider.url)
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("; the client has to be registered there for client_secret_basic")
     provider.discovery["token_endpoint_auth_methods_supported"] = ["private_key_jwt", "tls_client_auth"]
     visit = make_visit(oauth_issuer=provider.url)
     assert visit.failure() == "oauth_not_configured"

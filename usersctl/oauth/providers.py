@@ -189,10 +189,14 @@ class OpenIdProvider(CodeFlow):
         """Why a provider may not accept the client although id and secret are right, for the log."""
         if not endpoints.takes_secret:
             return f"; it announces {endpoints.shown_methods}, and not the client secret"
-        credentials = f"{self.settings.client_id}{self.settings.client_secret}"
-        if endpoints.secret_in_body or re.fullmatch(r"[A-Za-z0-9._~-]+", credentials):
+        if endpoints.secret_in_body:
             return ""
-        return "; some providers misread an id or secret with other characters than letters, digits and -._~"
+        why = ""
+        if "client_secret_post" in endpoints.client_methods:
+            why += "; the client has to be registered there for client_secret_basic"
+        if not re.fullmatch(r"[A-Za-z0-9._~-]+", f"{self.settings.client_id}{self.settings.client_secret}"):
+            why += "; some providers misread an id or secret with other characters than A-Za-z0-9._~-"
+        return why
 
     def profile(self, grant: Grant) -> Profile:
         with self._doubting():
