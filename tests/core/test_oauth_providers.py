@@ -391,6 +391,12 @@ def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provide
     assert {request.path for request in provider.arrived} == {DISCOVERY}
 
 
+def test_an_issuer_of_all_tenants_is_refused_with_a_hint(visit: Visit, provider: Hostile) -> None:
+    provider.discovery["issuer"] = "https://login.microsoftonline.com/{tenantid}/v2.0"
+    assert visit.failure() == "oauth_failed"
+    assert visit.why().endswith("must be exactly that, with the id of your tenant in place of the braces")
+
+
 @pytest.mark.parametrize("path", ["", "/realms/main", "/application/o/users"])
 @pytest.mark.parametrize(("configured", "announced"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
 def test_the_issuer_is_compared_to_the_last_character(

@@ -279,9 +279,10 @@ class OpenIdProvider(CodeFlow):
         name = document.get("issuer") if isinstance(document, dict) else None
         if name != issuer:
             announced = str(name)[:200]
-            raise refused(
-                f"the issuer there is called {announced!r}, and {table_of(self.settings.name)}.issuer must be exactly that"
-            )
+            # Microsoft's "common" and "organizations" are of all tenants, and no issuer of ID tokens.
+            tenant = ", with the id of your tenant in place of the braces" if "{" in announced else ""
+            key = f"{table_of(self.settings.name)}.issuer"
+            raise refused(f"the issuer there is called {announced!r}, and {key} must be exactly that{tenant}")
         return dict(document)
 
 
