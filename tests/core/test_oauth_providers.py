@@ -624,8 +624,12 @@ def test_the_log_says_what_the_provider_says_of_the_address(visit: Visit, provid
         assert visit.failure() == "oauth_failed"
         shown = json.dumps(said)[:100]
         assert visit.why() == f"the provider says email_verified: {shown}, which has to be true"
+        page = visit.browser.client.get("/login?error=oauth_failed").body.decode()
+        verify, tell = "Verify it there, and try again.", "Please tell an admin."
+        assert [text in page for text in (verify, tell)] == [said is False, said is not False]
     del provider.profile["email_verified"]
     assert visit.failure() == "oauth_failed"
+    assert tell in visit.browser.client.get("/login?error=oauth_failed").body.decode()
     why = "the provider does not say whether the address is verified, and auth.oauth.trustsEmail is not set"
     assert visit.why() == why
 

@@ -34,6 +34,7 @@ class Profile(NamedTuple):
     auth_time: str | None = None  # when, and
     amr: str | None = None  # how the provider signed them in, if it says so
     unverified_because: str = "the provider has not verified the address"
+    says_unverified: bool = True  # False: it says nothing, or nothing that counts
 
 
 class Grant(NamedTuple):
@@ -210,6 +211,7 @@ class OpenIdProvider(CodeFlow):
             _text(said.get("name")),
             _text(said.get("picture")),
             unverified_because=self._unverified_because(said),
+            says_unverified=said.get("email_verified") is False,
         )
         if grant.claims is None:
             return profile

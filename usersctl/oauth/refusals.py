@@ -8,6 +8,8 @@ FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
 # Details of FAILED.
 CANCELLED, NO_ADDRESS, UNVERIFIED, UNPROVEN = "cancelled", "no-address", "unverified", "unproven"
+NOT_SAID = "not-said"  # whether the address is verified: no person can mend that at the provider
+LIMITED = "limited"
 OF_ANOTHER_USER, ANOTHER_LINK = "of-another-user", "another-link"  # of a link by hand
 LINKED_OTHERWISE = "linked-otherwise"
 
