@@ -603,6 +603,9 @@ def test_the_log_says_what_the_status_of_an_answer_means(visit: Visit, provider:
         ("500 Internal Server Error", [], {}, "answers 500"),
         ("500 Internal Server Error", [], [], "answers 500"),
         ("502 Bad Gateway", [], b"<html>", "answers 502 without JSON (Content-Type: 'application/json')"),
+        ("403 Forbidden", ['WWW-Authenticate: Bearer error="insufficient_scope"'], {}, """answers 403 (WWW-Authenticate: 'Bearer error="insufficient_scope"')"""),
+        ("401 Unauthorized", ["WWW-Authenticate: Bearer"], b"", "answers 401 without JSON (Content-Type: 'application/json', WWW-Authenticate: 'Bearer')"),
+        ("401 Unauthorized", ["WWW-Authenticate: Bearer"], {"error": "invalid_token"}, "answers 401 'invalid_token'"),
     ):  # fmt: skip
         provider.answers["/token"] = answer(value, *headers, status=status)
         assert visit.failure() == "oauth_failed"

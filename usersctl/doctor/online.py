@@ -122,7 +122,8 @@ def provider_redirect(installation: Installation, provider: "ProviderSettings") 
         mend = f"register the callback {callback} there, and check {table}.clientId"
         message = f"the provider answers {answer.status}: it does not know the client, or the callback"
         return problem(message, mend)
-    error = _error_in(answer.location) if answer.location.startswith(callback) else None
+    target = answer.headers.get("Location", "")
+    error = _error_in(target) if target.startswith(callback) else None
     if error is not None:
         mend = f"check {table}.scopes, and what the provider asks of this client"
         return problem(f"the provider refuses each sign-in: {error}", mend)

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import cache, partial
 from typing import Any, TypeVar, cast
@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 class Answer(NamedTuple):
     status: int
-    location: str
-    media_type: str
+    headers: Mapping[str, str]  # in any letter case
     body: bytes
 
 
@@ -121,18 +120,19 @@ class HttpClient:
         answer = self._request(method, url, read, data=form, headers=headers, auth=auth)
         status = answer.status
         if 300 <= status < 400:
-            target = answer.location.partition("?")[0]  # its query may hold a secret
+            target = answer.headers.get("Location", "").partition("?")[0]  # its query may hold a secret
             to = f" to {shown(target)}" if target else ""
             raise refused(f"{host} answers {status}{to}, and redirects are not followed")
         try:
             document = json.loads(answer.body)
         except (ValueError, RecursionError):
-            kind = f" (Content-Type: {shown(answer.media_type)})" if answer.media_type else ""
-            raise refused(f"{host} answers {status} without JSON{kind}") from None
+            said = _headers(answer, "Content-Type", "WWW-Authenticate")
+            raise refused(f"{host} answers {status} without JSON{said}") from None
         if status != 200:
             error = document if isinstance(document, dict) else {}
+            said = "" if "error" in error else _headers(answer, "WWW-Authenticate")
             raise refused_by_provider(
-                f"{host} answers {status}", error.get("error"), error.get("error_description")
+                f"{host} answers {status}{said}", error.get("error"), error.get("error_description")
             )
         return document
 
@@ -155,15 +155,15 @@ class HttpClient:
                 closing(_adapter()) as adapter,
                 closing(adapter.send(request.prepare(), stream=True, timeout=STEP)) as response,
             ):
-                headers = response.headers
-                return Answer(
-                    response.status_code,
-                    headers.get("Location", ""),
-                    headers.get("Content-Type", ""),
-                    read(response),
-                )
+                return Answer(response.status_code, response.headers, read(response))
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             raise refused(f"{urlsplit(url).hostname} cannot be reached: {_words(error)}") from None
+
+
+def _headers(answer: Answer, *names: str) -> str:
+    """Those of these headers that came, for the log."""
+    found = [f"{name}: {shown(answer.headers[name])}" for name in names if name in answer.headers]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _words(error: Exception) -> str:

@@ -34,7 +34,7 @@ def refused_by_provider(
 
 def shown(value: Any) -> str:
     """What a provider sent, for the log."""
-    return repr(str(value)[:100])
+    return repr(str(value)[:200])
 
 
 def in_its_words(error: Any, description: Any) -> str:
