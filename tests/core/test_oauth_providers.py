@@ -628,7 +628,7 @@ def test_the_log_says_what_the_provider_says_of_the_address(visit: Visit, provid
         shown = json.dumps(said)[:100]
         assert visit.why() == f"the provider says email_verified: {shown}, which has to be true"
         page = visit.browser.client.get("/login?error=oauth_failed").body.decode()
-        verify, tell = "Verify it there, and try again.", "Please tell an admin."
+        verify, tell = "Verify it there, and try again.", "Tell the people who run this site."
         assert [text in page for text in (verify, tell)] == [said is False, said is not False]
     del provider.profile["email_verified"]
     assert visit.failure() == "oauth_failed"

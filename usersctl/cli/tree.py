@@ -379,4 +379,5 @@ def _report_misuse(run: Invocation, error: TyperException) -> None:
             message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
     for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
         message = re.sub(rf"a valid {typers_words}( range)?\b", ours, message)
-    run.out.error(TyperException(message), code="usage", hint=hint)
+    # Our own messages have no full stop.
+    run.out.error(TyperException(message.rstrip(".")), code="usage", hint=hint)
