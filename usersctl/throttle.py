@@ -28,7 +28,7 @@ class Counter(NamedTuple):
     key: str
     user_id: int | None
     is_known: bool = False  # of a device or a session of the user
-    counted_in: str = ""  # the row of the daily counts that has it as a failed sign-in
+    counted_in: str = ""  # the row of the daily counts that has it as a failed login
 
 
 def counter_of(tx: Transaction, user: User | None, email: str, devices: Iterable[Device] = ()) -> Counter:

@@ -6,7 +6,7 @@ from typing import Any
 
 from usersctl import errors
 from usersctl.models import Role, TokenKind
-from usersctl.oauth.refusals import FAILED
+from usersctl.oauth.refusals import FAILED, LIMITED
 from usersctl.service import Service
 from usersd import access
 from usersd.counters import LOGINS, SUCCESS, Counters
@@ -239,6 +239,8 @@ class App:
                 request.leave_reason(error.detail)
             if error.account is not None:
                 request.log_fields["account"] = error.account
+        elif isinstance(error, errors.TooMany):
+            request.leave_reason(LIMITED)
         elif not isinstance(error, errors.UsersError):
             why = type(error).__name__
             self.log.error(error, request=request.request_id, method=request.method, path=request.path)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, create_user
+from support.fakes import FakeClock
 from support.looks import LINK, PHONE, WIDE, violations
 from support.visitors import Visitor, all_users, expect
 from support.web import Site
 
+from usersctl.models import Client
 from usersd.pages import layout, texts
 
 Visit = Callable[..., Visitor]
@@ -135,6 +137,21 @@ def test_the_lists_above_all_users_show_what_is_chosen(house: House, visit: Visi
         for name in ("state", "role", "group", "sort"):
             expect(visitor.page.locator(f"#{name}")).to_be_visible()
             assert visitor.page.locator(f"#{name}").evaluate(TOO_LONG) <= 0, (name, width)
+    visitor.page.set_viewport_size({"width": 1280, "height": 800})
+    labels = visitor.page.locator("#find label").locator("visible=true").all()
+    assert len({label.bounding_box()["height"] for label in labels}) == 1  # each in one line
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_the_list_above_the_audit_trail_shows_what_is_chosen(house: House, visit: Visit, locale: str) -> None:
+    site = house()
+    token = site.signed_in(site.add(role="admin")).token
+    visitor = visit(site, locale=locale)
+    visitor.has_session(token)
+    visitor.goes("/audit")
+    for width in (320, 768, 1280):
+        visitor.page.set_viewport_size({"width": width, "height": 800})
+        assert visitor.page.locator("#action").evaluate(TOO_LONG) <= 0, width
 
 
 @pytest.mark.parametrize("locale", texts.shipped())
@@ -315,6 +332,30 @@ def test_the_pages_speak_german(house: House, visit: Visit) -> None:
     ada.fills(**{"E-Mail-Adresse": "ada@example.com"}, Passwort="falsch")
     ada.presses("Anmelden")
     ada.sees("Bitte warten Sie 30 Sekunden")
+
+
+@pytest.mark.parametrize("locale", texts.shipped())
+def test_each_button_that_ends_a_session_or_token_has_a_name_of_its_own(
+    house: House, visit: Visit, clock: FakeClock, locale: str
+) -> None:
+    site = house()
+    ada = site.add(role="admin")
+    agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36"
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        site.service.sessions.login(ada.email, PASSWORD, client=Client(address, agent))
+        site.service.sessions.create_api_token(ada.id, name="nightly", lifetime=None, by=OPERATOR)
+        clock.move(minutes=1)
+    token = site.signed_in(ada).token
+    visitor = visit(site, locale=locale)
+    visitor.has_session(token)
+    for path in ("/account", "/users/1"):
+        visitor.goes(path)
+        for width in (320, 1280):  # on a phone the beginning of a session is not to be seen
+            visitor.page.set_viewport_size({"width": width, "height": 800})
+            names = [button.aria_snapshot() for button in visitor.page.locator("[data-act=end]").all()]
+            assert len(set(names)) == len(names) == 6
+            for name in names:
+                assert re.search(r"(nightly|Chrome · Linux 192\.0\.2\.[12]) · .*\d", name), name
 
 
 def test_dates_are_written_as_the_language_of_the_page_does(house: House, visit: Visit) -> None:

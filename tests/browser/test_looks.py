@@ -39,7 +39,7 @@ def weak_registration(visitor: Visitor) -> None:
     visitor.goes("/register")
     visitor.fills(Name=LONG, Email=f"{LONG}@{LONG}.example", Password="Password7")
     visitor.presses("Create account")
-    visitor.sees("This password does not keep all the rules yet.")
+    visitor.sees("This password does not meet all the rules yet.")
 
 
 def empty_registration(visitor: Visitor) -> None:
@@ -137,7 +137,7 @@ def confirming(visitor: Visitor) -> None:
 
 def filling_in_a_token(visitor: Visitor, ranges: str) -> None:
     visitor.signs_in(at="/login?redirect=/account")
-    visitor.page.get_by_text("Make a token …").click()
+    visitor.page.get_by_text("Make a token…").click()
     visitor.fills(**{"What it is for": LONG, "Addresses or ranges it works from (empty: anywhere)": ranges})
     visitor.presses("Make token")
 
@@ -206,7 +206,7 @@ def second_step(visitor: Visitor) -> None:
 
 def deletion(visitor: Visitor) -> None:
     visitor.signs_in("grace")
-    visitor.page.get_by_text("Delete my account …").click()
+    visitor.page.get_by_text("Delete my account…").click()
     visitor.fills(Your_password="wrong")
     visitor.presses("Delete my account")
     visitor.sees("Incorrect password.")
@@ -245,7 +245,7 @@ def new_user(visitor: Visitor) -> None:
 
 def doomed_users(visitor: Visitor) -> None:
     chosen_users(visitor)
-    visitor.presses("Delete …")
+    visitor.presses("Delete…")
 
 
 def page_of_one(visitor: Visitor) -> None:
@@ -279,7 +279,7 @@ def overview(visitor: Visitor) -> None:
     visitor.site.client().login("grace@example.com", PASSWORD)
     visitor.signs_in(at="/login?redirect=/overview")
     visitor.page.locator("summary").click()
-    visitor.sees("Failed sign-ins")
+    visitor.sees("Failed logins")
 
 
 def trail(visitor: Visitor) -> None:
@@ -441,6 +441,7 @@ def test_an_email_with_a_long_address_fits_on_a_phone(house: House, visit: Visit
     visitor.page.set_content(part.get_content())
     visitor.sees(address)
     assert visitor.page.evaluate(WIDE) == 0
+    assert visitor.page.locator("p").last.bounding_box()["width"] >= 0.8 * NARROW["width"]
 
 
 # --- the colours, logo and name of an operator ---

@@ -120,12 +120,12 @@ def test_chosen_guests_are_invited_again(ada: Visitor) -> None:
 def test_chosen_users_are_deleted_only_after_a_question(ada: Visitor) -> None:
     for name in ("grace", "user00"):
         box(ada, name).check()
-    ada.presses("Delete …")
+    ada.presses("Delete…")
     ada.sees("These accounts are deleted for good")
     ada.page.keyboard.press("Escape")
-    ada.has_focus_on(ada.button("Delete …"))
+    ada.has_focus_on(ada.button("Delete…"))
     assert ada.site.service.accounts.find("grace@example.com")
-    acts(ada, "Delete …", "Delete")  # no dots: nothing else is asked
+    acts(ada, "Delete…", "Delete")  # no dots: nothing else is asked
     ada.sees("Deleted: 2.")
     ada.sees("55 in all")
     expect(row(ada, "grace")).to_have_count(0)
@@ -134,14 +134,14 @@ def test_chosen_users_are_deleted_only_after_a_question(ada: Visitor) -> None:
 def test_a_held_key_does_not_confirm_the_deletion(ada: Visitor) -> None:
     for key in ("Enter", "Space"):
         box(ada, "grace").check()
-        ada.button("Delete …").focus()
+        ada.button("Delete…").focus()
         for _ in range(20):  # without the release of the key in between, each is a repetition
             ada.page.keyboard.down(key)
-        ada.has_focus_on(ada.button("Cancel") if key == "Enter" else ada.button("Delete …"))
+        ada.has_focus_on(ada.button("Cancel") if key == "Enter" else ada.button("Delete…"))
         ada.page.keyboard.up(key)
         ada.sees("These accounts are deleted for good")
         ada.page.keyboard.press("Escape")
-        ada.has_focus_on(ada.button("Delete …"))
+        ada.has_focus_on(ada.button("Delete…"))
     assert [line["path"] for line in ada.site.log if line.get("path") == "/api/users/bulk"] == []
     ada.page.keyboard.press("Enter")
     ada.has_focus_on(ada.button("Cancel"))

@@ -152,7 +152,9 @@ def test_one_session_and_then_all_are_ended(ada: Visitor, grace: User, visit: Vi
     ada.page.reload()
     sessions, tokens = part(ada, "Sessions"), part(ada, "API tokens")
     expect(tokens).to_contain_text("all that its user may do")
-    ada.presses("End: nightly")
+    ada.page.get_by_role("button", name="End nightly").click()
+    title = "End nightly · since Nov 20, 2026"
+    expect(ada.page.locator(QUESTION).get_by_role("heading", name=title)).to_be_visible()
     ada.page.locator(QUESTION).get_by_role("button", name="End").click()
     ada.sees("It has ended.")
     expect(tokens).to_contain_text("No API tokens.")

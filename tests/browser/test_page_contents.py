@@ -28,7 +28,7 @@ def test_html_in_names_and_addresses_stays_text(house: House, visit: Visit) -> N
     visitor.goes("/users")
     visitor.sees(HTML)
     visitor.page.get_by_label("Choose all on this page").check()
-    visitor.presses("Delete …")
+    visitor.presses("Delete…")
     assert visitor.page.locator("main img, main script, main b").count() == 0
 
 

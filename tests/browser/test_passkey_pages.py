@@ -139,7 +139,7 @@ def test_a_copied_passkey_is_refused_and_its_owner_told(ada: Visitor) -> None:
     ada.presses("Sign in with a passkey")
     ada.sees("This passkey was refused.")
     assert ada.cookie() is None
-    assert "A passkey of your account at Acme was refused" in subjects(ada.site)
+    assert "A passkey for Acme was refused" in subjects(ada.site)
 
 
 def test_a_removed_passkey_signs_nobody_in_and_the_browser_forgets_it(ada: Visitor) -> None:
@@ -177,7 +177,7 @@ def test_a_passkey_is_renamed_and_removed_after_it_was_used_once_more(ada: Visit
     ada.misses("My phone")
     assert subjects(ada.site)[-2:] == [
         "Your account at Acme has a new passkey",
-        "A passkey of your account at Acme was removed",
+        "A passkey for Acme was removed",
     ]
     ada.waits(lambda: phone.credentials == [])
 
@@ -264,7 +264,7 @@ def test_passkeys_are_suggested_again_after_one_was_refused(ada: Visitor) -> Non
     phone.is_cloned()
     comes_back(ada, at="/login?redirect=/account")
     ada.is_at("/account")  # at the third suggestion, when the counter of the copy is ahead
-    assert subjects(ada.site).count("A passkey of your account at Acme was refused") == 2
+    assert subjects(ada.site).count("A passkey for Acme was refused") == 2
 
 
 def test_suggestions_that_come_late_do_not_end_what_the_button_began(ada: Visitor) -> None:

@@ -219,7 +219,7 @@ def test_all_errors_are_shown_at_once_beside_their_fields_in_the_language_of_the
     assert (
         list(errors(visitor).values())
         == {
-            "en": ["This is not an email address.", "This password does not keep all the rules yet."],
+            "en": ["This is not an email address.", "This password does not meet all the rules yet."],
             "de": ["Das ist keine E-Mail-Adresse.", "Dieses Passwort erfüllt noch nicht alle Regeln."],
         }[locale]
     )
@@ -254,7 +254,7 @@ def test_an_error_ends_when_its_field_is_put_right(ada: Visitor) -> None:
     ada.fills(New_password="short", New_password__once_more="other")
     ada.presses("Set password")
     assert errors(ada) == {
-        "New password": "This password does not keep all the rules yet.",
+        "New password": "This password does not meet all the rules yet.",
         "New password, once more": "The two passwords are not the same.",
     }
     for red in ("#password-error", "#again-error", "[data-rule=length]"):
@@ -394,7 +394,7 @@ def test_a_message_from_another_form_replaces_a_refusal(ada: Visitor) -> None:
     ada.presses("Change password")
     ada.sees("Current password is incorrect.")
     assert len(messages(ada)) == 1
-    ada.page.get_by_role("button", name="End: ").click()
+    ada.page.get_by_role("button", name="End Unknown browser").click()
     ada.sees("It has ended.")
     assert len(messages(ada)) == 1
     expect(ada.field("Current password")).not_to_have_attribute("aria-invalid", "true")

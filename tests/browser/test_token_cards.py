@@ -31,7 +31,7 @@ def card(visitor: Visitor) -> Any:
 
 
 def opens_form(visitor: Visitor, name: str) -> None:
-    visitor.page.get_by_text("Make a token …").click()
+    visitor.page.get_by_text("Make a token…").click()
     visitor.fills(What_it_is_for=name)
 
 
@@ -69,7 +69,7 @@ def test_a_token_is_made_shown_once_copied_and_ended(site: Site, visit: Visit) -
     ada.page.reload()
     expect(card(ada)).to_contain_text("last used")
     expect(card(ada)).to_contain_text("127.0.0.1")
-    ada.presses("End: backup")
+    ada.page.get_by_role("button", name="End backup").click()
     ada.page.locator("dialog[open]").get_by_role("button", name="End").click()
     ada.sees("It has ended.")
     expect(card(ada)).to_contain_text("No API tokens.")
@@ -106,7 +106,7 @@ def test_what_is_wrong_stands_at_its_field_and_what_was_typed_stays(site: Site, 
     ada = visit(site)
     ada.expected = {400}
     ada.signs_in(at="/login?redirect=/account")
-    ada.page.get_by_text("Make a token …").click()
+    ada.page.get_by_text("Make a token…").click()
     ada.presses("Make token")
     ada.has_focus_on(ada.field("What it is for"))
     ada.fills(**{"What it is for": "backup", RANGES: "10.0.0.1/8"})
@@ -194,7 +194,7 @@ def test_an_admin_sees_and_ends_the_tokens_of_a_user(site: Site, visit: Visit) -
     root.signs_in("root", at="/login?redirect=/users/1")
     for text in ("nightly", "me", "from 127.0.0.1/32", "last used", "127.0.0.1 · curl", "does not expire"):
         expect(card(root)).to_contain_text(text)
-    root.presses("End: nightly")
+    root.page.get_by_role("button", name="End nightly").click()
     root.page.locator("dialog[open]").get_by_role("button", name="End").click()
     root.sees("It has ended.")
     expect(card(root)).to_contain_text("No API tokens.")

@@ -66,7 +66,7 @@ def test_no_page_is_left_out_after_a_request_that_failed(ada: Visitor) -> None:
     ada.expected = {503}
     ada.page.route("**/api/users?*", lambda route: route.fulfill(status=503, body="{}"), times=1)
     ada.presses("Next")
-    ada.sees("Too much is going on right now.")
+    ada.sees("The site is very busy right now.")
     ada.presses("Next")
     ada.sees("Page 2 of 3")
 

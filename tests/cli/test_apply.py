@@ -161,7 +161,7 @@ def test_refusals_have_their_exit_codes_and_change_nothing(usersctl: Command, pe
     before = usersctl.ok("export").stdout
     user = '[[users]]\nemail = "{}@example.com"\n'
     for text, words, code, message in (
-        (user.format("ada"), (), 2, "standard input, file: name is missing"),
+        (user.format("ada"), (), 2, "standard input: it has no name; begin it with one"),
         (
             'name = "x"\n' + user.format("ada") + "colour = 1\n",
             (),

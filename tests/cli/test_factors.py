@@ -105,7 +105,7 @@ def test_a_reset_without_anything_to_take_away_changes_nothing(usersctl: Command
         open_session(service, service.accounts.get(1), remember=True)
         rows = len(audit(service))
     done = usersctl.ok("factor", "reset", "1")
-    assert done.stdout == "ada@example.com has none of them; nothing to do\n"
+    assert done.stdout == "ada@example.com has no factor to remove; nothing to do\n"
     with usersctl.service() as service:
         assert len(query(service, "SELECT * FROM auth_tokens")) == 1
         assert len(audit(service)) == rows

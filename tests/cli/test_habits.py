@@ -151,6 +151,8 @@ def test_an_empty_argument_is_misuse(usersctl: Command, words: str, name: str) -
         (["healthcheck", "--timeout", "soon"], "'--timeout': 'soon' is not a number"),
         (["show"], "Missing argument 'USER'"),
         (["link"], "Choose from: confirm, reset, email, invite\n"),
+        (["list", "--limit", "0"], "'--limit': 0 is not in the range x>=1\n"),
+        (["deactivate"], "Missing argument 'USER...'\n"),
         (["list", "--limt", "5"], "No such option: --limt (Possible options: --limit"),
     ],
 )
@@ -164,7 +166,7 @@ def test_an_option_without_its_value_leads_to_the_help_of_its_command(usersctl: 
         ("token create ada@example.com --scope", "usersctl token create"),
         ("--config", "usersctl"),
     ):
-        problem = f"Option '{words.split()[-1]}' requires an argument."
+        problem = f"Option '{words.split()[-1]}' requires an argument"
         assert usersctl(*words.split()).stderr == f"usersctl: {problem}\n  see: {helped} --help\n"
 
 

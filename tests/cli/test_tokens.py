@@ -270,7 +270,9 @@ def test_audit_filters_by_time_and_by_user_also_a_deleted_one(usersctl: Command)
         rows = usersctl.ok("audit", "--user", "-", "--json", stdin=typed).json
         assert [row["action"] for row in rows] == ["create", "update"]
     done = usersctl("audit", "--user", "-", stdin="nobody@example.com\n")
-    assert "No user 'nobody@example.com', now or earlier" in done.stderr
+    assert done.stderr == (
+        "usersctl: No user 'nobody@example.com', now or earlier\n  look for it with: usersctl list --search TEXT\n"
+    )
 
 
 def test_audit_filters_by_action_and_shows_the_newest_rows(usersctl: Command) -> None:

@@ -171,7 +171,7 @@ active = false
 name = "Staff"
 """
     assert problems(text) == [
-        ("file", 'name is missing: begin the file with one, such as name = "people"'),
+        ("file", 'it has no name; begin it with one, such as name = "people"'),
         ("line 1", "unknown key naem; perhaps name; known are name, users, groups"),
         ("line 4", "email: Invalid email format: 'nonsense'"),
         ("line 5", "role: Role must be one of admin, user: 'boss'"),
@@ -275,7 +275,8 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         pytest.param("name = " + "1" * 5_000, "file", "it is not TOML", id="digits"),
         pytest.param("[" * 100_000, "", "it is not", id="brackets"),
         pytest.param('{"a":' * 100_000, "", "it is not JSON", id="objects"),
-        ("", "file", "name is missing"),
+        ("", "file", 'it has no name; begin it with one, such as name = "people"'),
+        ("{}", "file", 'it has no name; begin it with one, such as "name": "people"'),
     ],
 )
 def test_what_is_no_such_file_is_refused_with_its_place(

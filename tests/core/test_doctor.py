@@ -22,7 +22,8 @@ from support.daemons import free_port, serving, wait_for
 from support.documentation import page, rows, same, steps
 from support.factors import add_authenticator_apps, store_passkey
 from support.fakes import FakeClock
-from support.oauth_site import oauth_site
+from support.hostile import answer, hostile
+from support.oauth_site import CALLBACK, oauth_site
 from support.old_databases import old_database
 from support.postbox import Postbox, hang, scripted_server, smtp_server
 
@@ -627,6 +628,29 @@ def test_the_provider_and_the_base_url_are_checked(
     findings = online(doctor)
     assert {finding.severity for finding in findings.values()} == {Severity.PROBLEM}
     assert all(finding.mend for finding in findings.values())
+
+
+def test_a_provider_that_does_not_take_our_kind_of_sign_in_is_a_problem(doctor: Doctor) -> None:
+    with hostile() as provider:
+        here = {"oauth_client_id": "x", "oauth_client_secret": "y", "oauth_issuer": provider.url}
+        findings = online(doctor, **here)
+        assert findings["provider-redirect"].severity is Severity.PROBLEM  # it has no such page
+        # It sends each browser back at once, as one does that wants the request by another way or knows no such scope.
+        callback = doctor.service.settings.base_url + CALLBACK
+        says = "error=invalid_request&error_description=Pushed+Authorization+Request+must+be+used"
+        provider.answers["/authorize"] = answer(b"", f"Location: {callback}?{says}", status="303 See Other")
+        finding = online(doctor, **here)["provider-redirect"]
+        assert finding.severity is Severity.PROBLEM
+        assert "'invalid_request': 'Pushed Authorization Request must be used'" in finding.message
+        assert "auth.oauth.scopes" in str(finding.mend)
+        # To sign in there, a browser is sent to another page, and back if it is signed in already.
+        for target in ("/login?error=invalid_request", f"{callback}?code=x"):
+            provider.answers["/authorize"] = answer(b"", f"Location: {target}", status="303 See Other")
+            assert online(doctor, **here)["provider-redirect"].severity is Severity.OK
+        assert online(doctor, **here)["provider-discovery"].severity is Severity.OK
+        provider.discovery["token_endpoint_auth_methods_supported"] = ["private_key_jwt"]
+        finding = online(doctor, **here)["provider-discovery"]
+        assert (finding.severity, "private_key_jwt" in finding.message) == (Severity.PROBLEM, True)
 
 
 # --- the command ---

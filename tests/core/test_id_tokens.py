@@ -162,6 +162,13 @@ def test_a_changed_token_is_refused() -> None:
         refusal(changed)
 
 
+def test_the_log_says_that_a_token_is_encrypted_or_not_signed() -> None:
+    encrypted = unsigned({"alg": "dir", "enc": "A128CBC-HS256"}) + "..x"
+    assert refusal(encrypted) == "the ID token is encrypted, and only a signed one is read"
+    bare = unsigned({"alg": "none"}).removesuffix(".")
+    assert refusal(bare) == "the ID token is not signed, and only a signed one is read"
+
+
 def test_an_unknown_key_is_looked_for_once_more() -> None:
     keys = Keys(jwk("rsa"), then=(jwk("rsa"), jwk("ec")))
     checked(signed(), EXPECTED, keys)

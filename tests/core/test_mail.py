@@ -892,6 +892,13 @@ def test_every_email_is_translated_with_the_same_placeholders(language: str, eng
     assert translated != original
 
 
+@pytest.mark.parametrize("locale", ["en", *LANGUAGES])
+def test_a_subject_is_short_enough_for_a_phone(locale: str) -> None:
+    """In two lines of it, with a name of some ten characters."""
+    subjects = [str(written(kind, locale=locale, brand="B")["Subject"]) for kind in KINDS]
+    assert max(map(len, subjects)) <= 60, max(subjects, key=len)
+
+
 @pytest.mark.parametrize("locale", ["en", "de", "es", "fr"])
 def test_an_email_says_a_date_as_its_language_does(locale: str) -> None:
     dates = {

@@ -391,6 +391,12 @@ def test_a_discovery_document_of_another_issuer_is_refused(visit: Visit, provide
     assert {request.path for request in provider.arrived} == {DISCOVERY}
 
 
+def test_an_issuer_of_all_tenants_is_refused_with_a_hint(visit: Visit, provider: Hostile) -> None:
+    provider.discovery["issuer"] = "https://login.microsoftonline.com/{tenantid}/v2.0"
+    assert visit.failure() == "oauth_failed"
+    assert visit.why().endswith("must be exactly that, with the id of your tenant in place of the braces")
+
+
 @pytest.mark.parametrize("path", ["", "/realms/main", "/application/o/users"])
 @pytest.mark.parametrize(("configured", "announced"), [("", ""), ("/", "/"), ("", "/"), ("/", "")])
 def test_the_issuer_is_compared_to_the_last_character(
@@ -549,6 +555,32 @@ def test_an_unknown_client_is_reported_as_not_configured(
 ) -> None:
     provider.answers["/token"] = answer({"error": error}, status=status)
     assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith(repr(error))
+
+
+def test_the_log_says_why_a_right_client_may_be_refused(
+    make_visit: Callable[..., Visit], provider: Hostile
+) -> None:
+    """LemonLDAP and Glewlwyd do not decode what HTTP Basic encodes by RFC 6749."""
+    provider.answers["/token"] = answer({"error": "invalid_client"}, status="401 Unauthorized")
+    visit = make_visit(oauth_issuer=provider.url, oauth_client_secret="with a blank")
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("misread an id or secret with other characters than A-Za-z0-9._~-")
+    provider.discovery["token_endpoint_auth_methods_supported"] = [
+        "client_secret_post",
+        "client_secret_basic",
+    ]
+    visit = make_visit(oauth_issuer=provider.url)
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("; the client has to be registered there for client_secret_basic")
+    provider.discovery["token_endpoint_auth_methods_supported"] = ["private_key_jwt", "tls_client_auth"]
+    visit = make_visit(oauth_issuer=provider.url)
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("it announces 'private_key_jwt, tls_client_auth', and not the client secret")
+    provider.discovery["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
+    visit = make_visit(oauth_issuer=provider.url, oauth_client_secret="with a blank")
+    assert visit.failure() == "oauth_not_configured"
+    assert visit.why().endswith("'invalid_client'")
 
 
 def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, provider: Hostile) -> None:
@@ -564,16 +596,45 @@ def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, pr
 
 
 def test_the_log_says_what_the_status_of_an_answer_means(visit: Visit, provider: Hostile) -> None:
-    for status, value, meaning in (
-        ("302 Found", b"<html>", "answers 302, and redirects are not followed"),
-        ("307 Temporary Redirect", {}, "answers 307, and redirects are not followed"),
-        ("500 Internal Server Error", {}, "answers 500"),
-        ("500 Internal Server Error", [], "answers 500"),
-        ("502 Bad Gateway", b"<html>", "answers 502 without JSON"),
-    ):
-        provider.answers["/token"] = answer(value, status=status)
+    moved = "Location: https://www.example/token?code=secret"
+    for status, headers, value, meaning in (
+        ("302 Found", [], b"<html>", "answers 302, and redirects are not followed"),
+        ("307 Temporary Redirect", [moved], {}, "answers 307 to 'https://www.example/token', and redirects are not followed"),
+        ("500 Internal Server Error", [], {}, "answers 500"),
+        ("500 Internal Server Error", [], [], "answers 500"),
+        ("502 Bad Gateway", [], b"<html>", "answers 502 without JSON (Content-Type: 'application/json')"),
+        ("403 Forbidden", ['WWW-Authenticate: Bearer error="insufficient_scope"'], {}, """answers 403 (WWW-Authenticate: 'Bearer error="insufficient_scope"')"""),
+        ("401 Unauthorized", ["WWW-Authenticate: Bearer"], b"", "answers 401 without JSON (Content-Type: 'application/json', WWW-Authenticate: 'Bearer')"),
+        ("401 Unauthorized", ["WWW-Authenticate: Bearer"], {"error": "invalid_token"}, "answers 401 'invalid_token'"),
+    ):  # fmt: skip
+        provider.answers["/token"] = answer(value, *headers, status=status)
         assert visit.failure() == "oauth_failed"
         assert visit.why() == f"127.0.0.1 {meaning}"
+
+
+def test_the_log_says_that_a_profile_is_signed(visit: Visit, provider: Hostile) -> None:
+    body = b"eyJhbGciOiJSUzI1NiJ9.e30.c2lnbmVk"
+    provider.answers["/userinfo"] = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/jwt\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
+    assert visit.failure() == "oauth_failed"
+    assert visit.why() == "127.0.0.1 answers 200 without JSON (Content-Type: 'application/jwt')"
+
+
+def test_the_log_says_what_the_provider_says_of_the_address(visit: Visit, provider: Hostile) -> None:
+    for said in (False, None, "true", 1, {"a": "x" * 1000}):
+        provider.profile["email_verified"] = said
+        assert visit.failure() == "oauth_failed"
+        shown = json.dumps(said)[:100]
+        assert visit.why() == f"the provider says email_verified: {shown}, which has to be true"
+        page = visit.browser.client.get("/login?error=oauth_failed").body.decode()
+        verify, tell = "Verify it there, and try again.", "Tell the people who run this site."
+        assert [text in page for text in (verify, tell)] == [said is False, said is not False]
+    del provider.profile["email_verified"]
+    assert visit.failure() == "oauth_failed"
+    assert tell in visit.browser.client.get("/login?error=oauth_failed").body.decode()
+    why = "the provider does not say whether the address is verified, and auth.oauth.trustsEmail is not set"
+    assert visit.why() == why
 
 
 def test_an_address_without_a_word_about_its_verification_counts_only_if_the_operator_trusts_it(

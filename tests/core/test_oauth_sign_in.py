@@ -457,7 +457,7 @@ def test_the_command_shows_and_removes_a_link(usersctl: Command) -> None:
 def test_the_recipes_of_the_documentation_are_configurations_that_start(tmp_path: Path) -> None:
     text = page("docs/integrating/provider.md")
     recipes = blocks(text, "toml")
-    assert len(recipes) == 8
+    assert len(recipes) == 11
     for recipe in recipes:
         file = tmp_path / "users.toml"
         file.write_text(recipe, "utf-8")

@@ -139,6 +139,7 @@ def test_no_secret_is_shown(load_text: LoadText) -> None:
         (OWN + 'successRedirect = "https://evil.example/"\n', "auth.providers.own.successRedirect"),
         (OWN + "clientSecrets = 7\n", "did you mean auth.providers.own.clientSecret?"),
         (OWN.replace("https:", "http:"), "must be an https URL"),
+        (GOOGLE + 'issuer = "https://id.example.com/.well-known/openid-configuration"\n', 'google.issuer = "https://id.example.com/.well-known/openid-configuration": must be the issuer itself: all before /.well-known/'),
         (OWN + 'tokenUrl = "http://127.0.0.1/token"\n', "auth.providers.own.tokenUrl"),
         (f"[auth.providers.own]\n{KEYS}", "needs auth.providers.own.issuer, or a preset"),
         ("[auth]\nproviders = 7\n", "auth.providers = ***: must be a table of keys"),

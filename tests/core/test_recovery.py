@@ -288,7 +288,7 @@ def test_the_owner_gets_an_email_about_every_change_of_credentials(service: Serv
     reset(service, forgotten(service))
     assert subjects() == [changed, changed, "Set a new password for Users", changed]
     service.accounts.update(ada.id, email="new@example.com", by=WEB)
-    assert subjects()[4:] == ["The email address of your account at Users was changed"]
+    assert subjects()[4:] == ["Your email address for Users was changed"]
     assert subjects("new@example.com") == []
     with service.store.write() as tx:
         service.outbox.queue.add(tx, ACCOUNT_LINKED, service.accounts.get(ada.id), "new@example.com")

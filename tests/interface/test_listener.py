@@ -183,6 +183,15 @@ def test_the_error_for_an_unusable_socket_path_is_one_line(tmp_path: Path, users
     assert "cannot listen there: No such file or directory\n  make the folder" in done.stderr
 
 
+def test_a_path_that_is_too_long_for_a_socket_is_told_with_the_way_on(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="too long for a Unix socket") as refused,
+        at(tmp_path / ("x" * 120)),
+    ):
+        pass
+    assert refused.value.hint == "choose a shorter path"
+
+
 @pytest.mark.parametrize(
     ("number", "way_on"),
     [(errno.EACCES, "let the daemon's user write"), (errno.EROFS, "usersctl snippet systemd")],

@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from support.fakes import FakeClock
 from support.oauth_site import CALLBACK, Browser, error_of, path_of
-from support.web import Client, running
+from support.web import Client, Site, running
 
 from usersctl.service import Service
 
@@ -71,13 +71,9 @@ def package() -> Path:
     return kept
 
 
-def start(package: Path, method: str) -> tuple[subprocess.Popen[str], str]:
-    client = {
-        "client_id": "client:77",
-        "client_secret": SECRET,
-        "redirect_uris": [BASE_URL + CALLBACK],
-        "token_endpoint_auth_method": method,
-    }
+def start(package: Path, changes: dict[str, Any]) -> tuple[subprocess.Popen[str], str]:
+    client = {"client_id": "client:77", "client_secret": SECRET, "redirect_uris": [BASE_URL + CALLBACK]}
+    client |= changes
     script = Path(__file__).parents[1] / "support" / "foreign_provider.mjs"
     process = subprocess.Popen(
         ["node", script, package, json.dumps({"client": client, "people": PEOPLE})],
@@ -96,8 +92,14 @@ def start(package: Path, method: str) -> tuple[subprocess.Popen[str], str]:
 
 
 @pytest.fixture
-def issuer(package: Path) -> Iterator[str]:
-    process, provider = start(package, "client_secret_basic")
+def client() -> dict[str, Any]:
+    """How the client is registered there, beside the usual."""
+    return {}
+
+
+@pytest.fixture
+def issuer(package: Path, client: dict[str, Any]) -> Iterator[str]:
+    process, provider = start(package, client)
     yield provider
     process.kill()
     process.communicate(timeout=10)
@@ -110,7 +112,7 @@ def make_browser(
     clock.now = datetime.now(UTC)  # of the provider, whose ID tokens say when they were made
     with ExitStack() as stack:
 
-        def make(**changes: Any) -> Browser:
+        def make(sites: list[Site] | None = None, /, **changes: Any) -> Browser:
             values = {
                 "base_url": BASE_URL,
                 "oauth_client_id": "client:77",
@@ -119,6 +121,8 @@ def make_browser(
                 "oauth_allow_auto_registration": True,
             }
             site = stack.enter_context(running(make_service(**(values | changes))))
+            if sites is not None:
+                sites.append(site)
             return Browser(BASE_URL, site.client())
 
         yield make
@@ -211,3 +215,47 @@ def test_closed_registration_and_a_wrong_secret_have_their_error_codes(
     assert error_of(closed.callback(through(closed.set_out(), "ada"))) == "user_not_registered"
     wrong = make_browser(oauth_client_secret="wrong")
     assert error_of(wrong.callback(through(wrong.set_out(), "ada"))) == "oauth_not_configured"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "client",
+    [{"id_token_signed_response_alg": algorithm} for algorithm in ("PS256", "ES256", "EdDSA")],
+    ids=lambda client: next(iter(client.values())),
+)
+def test_a_sign_in_survives_a_change_of_the_keys(make_browser: Callable[..., Browser], issuer: str) -> None:
+    browser = make_browser()
+    assert browser.callback(through(browser.set_out(), "ada")).header("Location") == "/"
+    provider = Client(urlsplit(issuer).port or 0)
+    assert provider.get("/rotate").status == 200
+    assert browser.callback(through(browser.set_out(), "ada")).header("Location") == "/"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", [{"subject_type": "pairwise"}])
+def test_a_person_may_have_another_id_for_each_client(
+    make_browser: Callable[..., Browser],
+) -> None:
+    browser = make_browser()
+    assert browser.callback(through(browser.set_out(), "ada")).header("Location") == "/"
+    assert (browser.me() or {})["oauth_id"] == "pairwise ada"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [
+        ({"id_token_signed_response_alg": "HS256"}, "signed with 'HS256', and not with RS256"),
+        ({"id_token_encrypted_response_alg": "dir"}, "the ID token is encrypted"),
+        ({"userinfo_signed_response_alg": "RS256"}, "without JSON (Content-Type: 'application/jwt"),
+        ({"require_pushed_authorization_requests": True}, "Pushed Authorization Request must be used"),
+    ],
+    ids=["HS256", "encrypted ID token", "signed profile", "pushed request"],
+)
+def test_a_client_that_is_registered_in_another_way_is_refused_and_the_log_says_why(
+    make_browser: Callable[..., Browser], why: str
+) -> None:
+    sites: list[Site] = []
+    browser = make_browser(sites)
+    assert error_of(browser.callback(through(browser.set_out(), "ada"))) == "oauth_failed"
+    assert why in [line["why"] for line in sites[0].log if line["event"] == "oauth-refused"][-1]

@@ -363,6 +363,9 @@ def test_a_client_asks_sixty_times_a_minute_for_a_sign_in_through_the_provider(
     reply = site.client().get(path)
     assert (reply.status, reply.header("Location")) == (302, "/login?error=oauth_failed")
     assert [line["why"] for line in site.log if line["event"] == "oauth-refused"][-1] == TOO_MANY_FROM_HERE
+    client = site.client()
+    client.get(path)
+    assert "Please try again in a minute." in client.get("/login?error=oauth_failed").body.decode()
     clock.move(minutes=1)
     assert site.client().get(path).header("Location") == "/login?error=oauth_not_configured"
 

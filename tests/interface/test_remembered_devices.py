@@ -229,6 +229,23 @@ def test_no_device_is_remembered_with_zero_days(make_site: Callable[..., Site], 
     assert remembered(site, phone).login(ADA, PASSWORD).status == 401
 
 
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (1, "Do not ask again on this device for one day"),
+        (30, "Do not ask again on this device for 30 days"),
+    ],
+)
+def test_the_page_of_the_second_step_says_how_long_a_device_is_remembered(
+    make_site: Callable[..., Site], clock: FakeClock, days: int, text: str
+) -> None:
+    site = make_site(remember_factor=timedelta(days=days))
+    with_phone(site, clock)
+    client = site.client()
+    client.login(ADA, PASSWORD)
+    assert text in client.get("/second-factor").body.decode()
+
+
 def test_fewer_days_hold_for_devices_that_are_remembered_already(
     make_site: Callable[..., Site], clock: FakeClock
 ) -> None:

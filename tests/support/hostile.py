@@ -134,7 +134,8 @@ class Hostile:
             body += connection.recv(65536)
         method, path, _ = first.split(" ")
         self.arrived.append(Asked(method, path, headers, body))
-        reply = self.answers[path] if path in self.answers else self._usual(path)
+        key = path if path in self.answers else path.partition("?")[0]
+        reply = self.answers[key] if key in self.answers else self._usual(path)
         if callable(reply):
             reply(connection, self)
         else:

@@ -109,10 +109,12 @@ def _split(line: str) -> list[str]:
 
 
 USERS_HELP = "Ids or email addresses; - reads them from standard input."
-UserArgument = Annotated[str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_user)]
+UserArgument = Annotated[
+    str, Argument(metavar="USER", help="Id or email address.", autocompletion=complete_user)
+]
 # For commands that only read: they find a user by a claimed address, too.
 ReadUserArgument = Annotated[
-    str, Argument(metavar="USER", help="Id or address.", autocompletion=complete_called)
+    str, Argument(metavar="USER", help="Id or email address.", autocompletion=complete_called)
 ]
 UserArguments = Annotated[
     list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)

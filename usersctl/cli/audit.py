@@ -305,7 +305,8 @@ def _user_id(service: "Service", reference: str) -> int:
     with service.store.read() as tx:
         number = tx.last_id_of(lookup_key(reference))
     if number is None:
-        raise NotFound(f"No user {reference!r}, now or earlier")
+        hint = "look for it with: usersctl list --search TEXT"
+        raise NotFound(f"No user {reference!r}, now or earlier", hint=hint)
     return number
 
 

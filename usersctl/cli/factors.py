@@ -51,5 +51,5 @@ def reset(
     removed = service.factor_reset.run(account.id, chosen, by=run.actor)
     done = f"Removed {removed.described} of {account.called}; its sessions have ended"
     if not any(removed):
-        done = f"{account.called} has none of them; nothing to do"
+        done = f"{account.called} has no factor to remove; nothing to do"
     run.out.result(done, {"id": account.id, "email": account.called, **removed._asdict()})

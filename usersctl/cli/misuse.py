@@ -44,7 +44,8 @@ def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]
         hint = hint_at_stray_words(stray[1].split(), command, known, run.words)
     elif choice := re.search(r"'([^']*)' is not one of (.*)\.$", message, re.DOTALL):
         hint = did_you_mean(choice[1].lower(), re.findall("'(.*?)'", choice[2]))
-    run.out.error(TyperException(message), code="usage", hint=hint or f"see: {path} --help")
+    # Our own messages have no full stop.
+    run.out.error(TyperException(message.rstrip(".")), code="usage", hint=hint or f"see: {path} --help")
 
 
 def _path_of(words: Sequence[str], paths: Collection[str]) -> str:

@@ -154,6 +154,8 @@ def _print_json(changes: "list[Change]") -> None:
 
 def _refuse(run: Invocation, file: str, error: "Broken | Conflicts") -> NoReturn:
     """Each problem by its file and its place."""
+    from usersctl.state.lines import WHOLE
+
     name = "standard input" if file == "-" else file
     problems = [
         {"where": where, "message": run.options.repeated_in(message), "file": name}
@@ -161,7 +163,8 @@ def _refuse(run: Invocation, file: str, error: "Broken | Conflicts") -> NoReturn
     ]
     if not run.out.json:
         for problem in problems:
-            print(f"{one_line(name)}, {problem['where']}: {one_line(problem['message'])}", file=sys.stderr)
+            where = "" if problem["where"] == WHOLE else f", {problem['where']}"
+            print(f"{one_line(name)}{where}: {one_line(problem['message'])}", file=sys.stderr)
     run.out.error(error, code=error.code, hint=error.hint, problems=problems)
     raise typer.Exit(code_of(error)) from None
 

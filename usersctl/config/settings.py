@@ -232,7 +232,7 @@ class Settings(NamedTuple):
         "address of this machine or of a private network).")] = ()
 
     cleanup_schedule: Annotated[str | None, Key("tokenCleanupSchedule", values.cron,
-        "When expired tokens are deleted: five cron fields in local time, false, or "
+        "When expired tokens are removed: five cron fields in local time, false, or "
         "@hourly, @daily, @midnight, @weekly, @monthly, @yearly or @annually.")] = "0 2 * * *"
 
     limits_enabled: Annotated[bool, Key("limits.enabled", values.boolean,

@@ -422,6 +422,8 @@ def _check_provider(provider: ProviderSettings, refuse: Callable[[str, str], NoR
             urls_of_it = "authorizationUrl, tokenUrl and userInfoUrl"
             needed = f"needs {table}.issuer, or a preset, or all of {urls_of_it}, or another provider"
             refuse(f"{table}.clientId", needed)
+    if "/.well-known/" in (provider.issuer or ""):
+        refuse(f"{table}.issuer", "must be the issuer itself: all before /.well-known/")
     addresses = _of_kind(provider, provider_url)
     plain = [name for name, url in addresses.items() if url and origin_in(url).startswith("http:")]
     if plain and origin_in(provider.issuer_of_links or "").startswith("https:"):

@@ -2,6 +2,7 @@
 
 import shlex
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
 from usersctl.config.providers import table_of
 from usersctl.config.values import is_loopback
@@ -17,7 +18,7 @@ from usersctl.doctor.installation import (
 
 if TYPE_CHECKING:  # each check imports what it needs, because most calls of doctor are without the network
     from usersctl.config.providers import ProviderSettings
-    from usersctl.oauth.http import HttpClient
+    from usersctl.oauth.http import Answer, HttpClient
     from usersctl.oauth.providers import Endpoints
 
 
@@ -25,10 +26,12 @@ def base_url_reachable(installation: Installation) -> Result:
     base_url = installation.settings.base_url
     url = f"{base_url}/api/users/me"
     mend = "check baseUrl, its name in DNS, and the certificate"
-    status, body = installation.ask_web(lambda http: http.peek(url), mend=mend)
-    if status == 401 and b'"statusMessage"' in body:
+    answer = installation.ask_web(lambda http: http.peek(url), mend=mend)
+    if answer.status == 401 and b'"statusMessage"' in answer.body:
         return ok(f"{base_url} leads to the daemon")
-    message = f"{url} answers {status}, not 401: no daemon is behind it, or the proxy keeps /api/users/"
+    message = (
+        f"{url} answers {answer.status}, not 401: no daemon is behind it, or the proxy keeps /api/users/"
+    )
     return problem(message, f"curl -i {shlex.quote(url)}")
 
 
@@ -95,6 +98,9 @@ def provider_discovery(installation: Installation, provider: "ProviderSettings")
     if not endpoints.algorithms and "openid" in provider.scopes:
         message = "it signs ID tokens in no way that proves their origin, so that sign-ins fail"
         return problem(message, "let the provider sign with RS256 or ES256, with a signing key of its own")
+    if not endpoints.takes_secret:
+        message = f"it announces {endpoints.shown_methods}, and not the client secret, so that sign-ins fail"
+        return problem(message, "let the provider accept client_secret_basic or client_secret_post")
     return ok(f"sign-in at {endpoints.authorization}")
 
 
@@ -105,14 +111,28 @@ def provider_redirect(installation: Installation, provider: "ProviderSettings") 
 
     table, callback = table_of(provider.name), installation.settings.redirect_uri(provider)
 
-    def begin_sign_in(http: "HttpClient") -> int:
+    def begin_sign_in(http: "HttpClient") -> "Answer":
         made = make_provider(provider, callback, http, installation.now)
         challenge = challenge_of(new_token())
         url = made.authorization_url(state=new_token(), nonce=new_token(), challenge=challenge)
-        return http.peek(url)[0]
+        return http.peek(url)
 
-    status = installation.ask_web(begin_sign_in, mend=f"check {table}")
-    if status >= 400:
+    answer = installation.ask_web(begin_sign_in, mend=f"check {table}")
+    if answer.status >= 400:
         mend = f"register the callback {callback} there, and check {table}.clientId"
-        return problem(f"the provider answers {status}: it does not know the client, or the callback", mend)
+        message = f"the provider answers {answer.status}: it does not know the client, or the callback"
+        return problem(message, mend)
+    target = answer.headers.get("Location", "")
+    error = _error_in(target) if target.startswith(callback) else None
+    if error is not None:
+        mend = f"check {table}.scopes, and what the provider asks of this client"
+        return problem(f"the provider refuses each sign-in: {error}", mend)
     return ok(f"the provider accepts a sign-in; {callback} has to be registered there")
+
+
+def _error_in(callback: str) -> str | None:
+    """Of a callback that the provider sends a browser to at once; None if it has none."""
+    from usersctl.oauth.refusals import in_its_words
+
+    query = dict(parse_qsl(urlsplit(callback).query))
+    return in_its_words(query["error"], query.get("error_description")) if "error" in query else None

@@ -3,13 +3,14 @@
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from usersctl.oauth.refusals import refused, refused_by_provider
+from usersctl.named import NamedTuple
+from usersctl.oauth.refusals import refused, refused_by_provider, shown
 from usersctl.text import network_words
 
 WHOLE = 9.0  # seconds for all requests of one sign-in, so that the browser is answered within ten
@@ -19,6 +20,12 @@ PEEKED_BYTES = 4096
 SIGN_INS_AT_ONCE = 32  # in one process, at all providers together: so many threads wait for them
 
 T = TypeVar("T")
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # in any letter case
+    body: bytes
 
 
 class SignInThread(threading.Thread):
@@ -110,29 +117,32 @@ class HttpClient:
         host = urlsplit(url).hostname
         auth = basic and _basic(*basic)
         read = partial(_read, host)
-        status, body = self._request(method, url, read, data=form, headers=headers, auth=auth)
+        answer = self._request(method, url, read, data=form, headers=headers, auth=auth)
+        status = answer.status
         if 300 <= status < 400:
-            raise refused(f"{host} answers {status}, and redirects are not followed")
+            target = answer.headers.get("Location", "").partition("?")[0]  # its query may hold a secret
+            to = f" to {shown(target)}" if target else ""
+            raise refused(f"{host} answers {status}{to}, and redirects are not followed")
         try:
-            document = json.loads(body)
+            document = json.loads(answer.body)
         except (ValueError, RecursionError):
-            raise refused(f"{host} answers {status} without JSON") from None
+            said = _headers(answer, "Content-Type", "WWW-Authenticate")
+            raise refused(f"{host} answers {status} without JSON{said}") from None
         if status != 200:
             error = document if isinstance(document, dict) else {}
+            said = "" if "error" in error else _headers(answer, "WWW-Authenticate")
             raise refused_by_provider(
-                f"{host} answers {status}", error.get("error"), error.get("error_description")
+                f"{host} answers {status}{said}", error.get("error"), error.get("error_description")
             )
         return document
 
-    def peek(self, url: str) -> tuple[int, bytes]:
-        """The status and the beginning of the page that a browser would get, before any redirect."""
+    def peek(self, url: str) -> Answer:
+        """What a browser would get, with the beginning of the page, before any redirect."""
         return self._request(
             "GET", url, lambda response: bytes(response.raw.read(PEEKED_BYTES, decode_content=False))
         )
 
-    def _request(
-        self, method: str, url: str, read: Callable[[Any], bytes], **options: Any
-    ) -> tuple[int, bytes]:
+    def _request(self, method: str, url: str, read: Callable[[Any], bytes], **options: Any) -> Answer:
         import requests
         from urllib3.exceptions import HTTPError
 
@@ -145,9 +155,15 @@ class HttpClient:
                 closing(_adapter()) as adapter,
                 closing(adapter.send(request.prepare(), stream=True, timeout=STEP)) as response,
             ):
-                return response.status_code, read(response)
+                return Answer(response.status_code, response.headers, read(response))
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             raise refused(f"{urlsplit(url).hostname} cannot be reached: {_words(error)}") from None
+
+
+def _headers(answer: Answer, *names: str) -> str:
+    """Those of these headers that came, for the log."""
+    found = [f"{name}: {shown(answer.headers[name])}" for name in names if name in answer.headers]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _words(error: Exception) -> str:

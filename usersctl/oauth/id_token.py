@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from usersctl.clock import stamp
 from usersctl.named import NamedTuple
-from usersctl.oauth.refusals import refused
+from usersctl.oauth.refusals import refused, shown
 
 # With a key pair only: `none` proves nothing, and the key of HS256 is the client's secret.
 ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA", "RS384", "PS384", "ES384", "RS512", "PS512", "ES512")
@@ -18,6 +18,7 @@ OLDEST = timedelta(minutes=10)  # it was issued for this sign-in
 MOST_KEYS = 50
 MOST_METHODS = 10
 
+_OTHER_FORMS = {1: "not signed", 4: "encrypted"}  # by the number of dots
 _METHOD = re.compile(r"[A-Za-z0-9._:/+-]{1,64}", re.ASCII)
 
 
@@ -51,7 +52,7 @@ def checked(token: Any, expected: Expected, find_keys: FindKeys | None) -> Claim
     header, payload = _parts(token)
     if header.get("alg") not in expected.algorithms:
         wanted = ", ".join(expected.algorithms) or "none of ours"
-        raise refused(f"the ID token is signed with {_shown(header.get('alg'))}, and not with {wanted}")
+        raise refused(f"the ID token is signed with {shown(header.get('alg'))}, and not with {wanted}")
     if find_keys is not None and not any(
         _is_signed(token, header, find_keys(fresh=fresh)) for fresh in (False, True)
     ):
@@ -72,6 +73,9 @@ def _parts(token: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         if not isinstance(token, str):
             raise TypeError
+        form = _OTHER_FORMS.get(token.count("."))
+        if form is not None:
+            raise refused(f"the ID token is {form}, and only a signed one is read")
         parts = PyJWS().decode_complete(token, options={"verify_signature": False})
         payload = json.loads(parts["payload"])
     except (PyJWTError, ValueError, TypeError, RecursionError) as error:
@@ -117,7 +121,7 @@ def _check(payload: dict[str, Any], expected: Expected) -> None:
     }
     for name, right in holds.items():
         if not right:
-            value = "" if name == "nonce" else f": {_shown(payload.get(name))}"
+            value = "" if name == "nonce" else f": {shown(payload.get(name))}"
             hint = ", unless a clock is wrong" * (name in ("exp", "iat", "nbf"))
             raise refused(f"the ID token has a wrong {name}{value}{hint}")
 
@@ -143,8 +147,3 @@ def _methods(amr: Any) -> str | None:
     methods = amr if isinstance(amr, list) else []
     usable = [method for method in methods if isinstance(method, str) and _METHOD.fullmatch(method)]
     return " ".join(dict.fromkeys(usable[:MOST_METHODS])) or None
-
-
-def _shown(value: Any) -> str:
-    """For the log."""
-    return repr(str(value)[:100])

@@ -17,7 +17,7 @@ from usersctl.errors import SignInRefused
 from usersctl.named import NamedTuple
 from usersctl.oauth.http import HttpClient
 from usersctl.oauth.id_token import ALGORITHMS, Claims, Expected, checked
-from usersctl.oauth.refusals import refused, refused_by_provider
+from usersctl.oauth.refusals import NOT_CONFIGURED, refused, refused_by_provider, shown
 
 DISCOVERY_KEPT = timedelta(hours=1)
 DOUBTED_KEPT = timedelta(minutes=1)  # after a failure
@@ -33,6 +33,8 @@ class Profile(NamedTuple):
     picture: str | None
     auth_time: str | None = None  # when, and
     amr: str | None = None  # how the provider signed them in, if it says so
+    unverified_because: str = "the provider has not verified the address"
+    says_unverified: bool = True  # False: it says nothing, or nothing that counts
 
 
 class Grant(NamedTuple):
@@ -57,9 +59,25 @@ class Endpoints(NamedTuple):
     user_info: str
     issuer: str | None  # None: without discovery
     sends_issuer: bool  # every callback must carry `iss`
-    secret_in_body: bool
+    client_methods: tuple[str, ...]  # by which a client may authenticate; none: by HTTP Basic
     keys: str | None
     algorithms: tuple[str, ...]  # of ID tokens
+
+    @property
+    def secret_in_body(self) -> bool:
+        return (
+            "client_secret_basic" not in self.client_methods and "client_secret_post" in self.client_methods
+        )
+
+    @property
+    def shown_methods(self) -> str:
+        return shown(", ".join(self.client_methods))
+
+    @property
+    def takes_secret(self) -> bool:
+        return not self.client_methods or not {"client_secret_basic", "client_secret_post"}.isdisjoint(
+            self.client_methods
+        )
 
 
 class CodeFlow:
@@ -148,9 +166,14 @@ class OpenIdProvider(CodeFlow):
             raise refused("the callback comes from another issuer")
         if issuer is None and endpoints.sends_issuer:
             raise refused("the callback does not name its issuer")
-        access_token, id_token = self._exchange(
-            endpoints.token, code, verifier, secret_in_body=endpoints.secret_in_body
-        )
+        try:
+            access_token, id_token = self._exchange(
+                endpoints.token, code, verifier, secret_in_body=endpoints.secret_in_body
+            )
+        except SignInRefused as refusal:
+            if refusal.reason != NOT_CONFIGURED:
+                raise
+            raise SignInRefused(NOT_CONFIGURED, f"{refusal}{self._why_no_client(endpoints)}") from None
         if id_token is None:
             return Grant(access_token)
         expected = Expected(
@@ -163,6 +186,19 @@ class OpenIdProvider(CodeFlow):
         find_keys = partial(self._find_keys, endpoints.keys) if endpoints.issuer else None
         return Grant(access_token, checked(id_token, expected, find_keys))
 
+    def _why_no_client(self, endpoints: Endpoints) -> str:
+        """Why a provider may not accept the client although id and secret are right, for the log."""
+        if not endpoints.takes_secret:
+            return f"; it announces {endpoints.shown_methods}, and not the client secret"
+        if endpoints.secret_in_body:
+            return ""
+        why = ""
+        if "client_secret_post" in endpoints.client_methods:
+            why += "; the client has to be registered there for client_secret_basic"
+        if not re.fullmatch(r"[A-Za-z0-9._~-]+", f"{self.settings.client_id}{self.settings.client_secret}"):
+            why += "; some providers misread an id or secret with other characters than A-Za-z0-9._~-"
+        return why
+
     def profile(self, grant: Grant) -> Profile:
         with self._doubting():
             said = self.http.json(self.endpoints().user_info, bearer=grant.access_token)
@@ -174,12 +210,20 @@ class OpenIdProvider(CodeFlow):
             said.get("email_verified", self.settings.trusts_email) is True,
             _text(said.get("name")),
             _text(said.get("picture")),
+            unverified_because=self._unverified_because(said),
+            says_unverified=said.get("email_verified") is False,
         )
         if grant.claims is None:
             return profile
         if grant.claims.subject != profile.subject:
             raise refused("the ID token and the profile are of different persons")
         return profile._replace(auth_time=grant.claims.auth_time, amr=grant.claims.amr)
+
+    def _unverified_because(self, said: dict[str, Any]) -> str:
+        if "email_verified" not in said:
+            key = f"{table_of(self.settings.name)}.trustsEmail"
+            return f"the provider does not say whether the address is verified, and {key} is not set"
+        return f"the provider says email_verified: {json.dumps(said['email_verified'])[:100]}, which has to be true"
 
     def endpoints(self) -> Endpoints:
         with self._lock:
@@ -225,7 +269,7 @@ class OpenIdProvider(CodeFlow):
             user_info=settings.user_info_url or endpoint("userinfo_endpoint"),
             issuer=settings.issuer,
             sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
-            secret_in_body="client_secret_basic" not in methods and "client_secret_post" in methods,
+            client_methods=tuple(methods),
             keys=endpoint("jwks_uri") if "jwks_uri" in document else None,
             algorithms=tuple(name for name in ALGORITHMS if name in _texts(announced)),
         )
@@ -237,9 +281,10 @@ class OpenIdProvider(CodeFlow):
         name = document.get("issuer") if isinstance(document, dict) else None
         if name != issuer:
             announced = str(name)[:200]
-            raise refused(
-                f"the issuer there is called {announced!r}, and {table_of(self.settings.name)}.issuer must be exactly that"
-            )
+            # Microsoft's "common" and "organizations" are of all tenants, and no issuer of ID tokens.
+            tenant = ", with the id of your tenant in place of the braces" if "{" in announced else ""
+            key = f"{table_of(self.settings.name)}.issuer"
+            raise refused(f"the issuer there is called {announced!r}, and {key} must be exactly that{tenant}")
         return dict(document)
 
 

@@ -8,6 +8,8 @@ FAILED, NOT_CONFIGURED = "oauth_failed", "oauth_not_configured"
 
 # Details of FAILED.
 CANCELLED, NO_ADDRESS, UNVERIFIED, UNPROVEN = "cancelled", "no-address", "unverified", "unproven"
+NOT_SAID = "not-said"  # whether the address is verified: no person can mend that at the provider
+LIMITED = "limited"
 OF_ANOTHER_USER, ANOTHER_LINK = "of-another-user", "another-link"  # of a link by hand
 LINKED_OTHERWISE = "linked-otherwise"
 
@@ -24,15 +26,20 @@ def refused_by_provider(
     reason: str, error: Any, description: Any, *, detail: str | None = None
 ) -> SignInRefused:
     if error is not None:
-        reason = f"{reason} {_in_its_words(error, description)}"
+        reason = f"{reason} {in_its_words(error, description)}"
     if error in WRONG_CLIENT:
         return SignInRefused(NOT_CONFIGURED, reason)
     return refused(reason, detail=detail)
 
 
-def _in_its_words(error: Any, description: Any) -> str:
+def shown(value: Any) -> str:
+    """What a provider sent, for the log."""
+    return repr(str(value)[:200])
+
+
+def in_its_words(error: Any, description: Any) -> str:
     """The code and the text of a provider's error, for the log."""
-    words = repr(str(error)[:100])
+    words = shown(error)
     if isinstance(description, str) and description:
         words += f": {description[:300]!r}"
     return words

@@ -24,6 +24,7 @@ from usersctl.oauth.refusals import (
     ANOTHER_LINK,
     LINKED_OTHERWISE,
     NO_ADDRESS,
+    NOT_SAID,
     OF_ANOTHER_USER,
     UNPROVEN,
     UNVERIFIED,
@@ -273,7 +274,8 @@ def _verified_address(profile: Profile) -> str:
     if not profile.email:
         raise refused("the provider gave no address", detail=NO_ADDRESS)
     if not profile.email_verified:
-        raise refused("the provider has not verified the address", detail=UNVERIFIED)
+        detail = UNVERIFIED if profile.says_unverified else NOT_SAID
+        raise refused(profile.unverified_because, detail=detail)
     try:
         return normal_email(profile.email)
     except Invalid:

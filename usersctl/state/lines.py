@@ -21,6 +21,8 @@ _JSON = re.compile(
     re.DOTALL,
 )
 
+WHOLE = "file"  # where a problem is that has no place of its own
+
 # A key of the document, the number of an entry from 0 on, and a key of the entry.
 Place = tuple[str, int | None, str | None]
 
@@ -30,11 +32,11 @@ class Places:
 
     def __init__(self, document: str, *, is_json: bool) -> None:
         self._document = document
-        self._is_json = is_json
+        self.is_json = is_json
 
     @cached_property
     def _lines(self) -> dict[Place, int]:
-        return (lines_of_json if self._is_json else lines_of)(self._document)
+        return (lines_of_json if self.is_json else lines_of)(self._document)
 
     def line(self, place: Place) -> int:
         """Of the place, or what it is in; 0 if the document has neither."""
@@ -48,8 +50,8 @@ class Places:
         kind, number, key = place
         line = self.line(place)
         if not line:
-            return "file"
-        if not self._is_json:
+            return WHOLE
+        if not self.is_json:
             return f"line {line}"
         path = "" if number is None else f"[{number}]"
         path += "" if key is None else f".{key}"

@@ -17,7 +17,7 @@ from usersctl.fields import (
 )
 from usersctl.models import Role
 from usersctl.named import NamedTuple
-from usersctl.state.lines import Place, Places, twin_of_json
+from usersctl.state.lines import WHOLE, Place, Places, twin_of_json
 from usersctl.text import counted, visible
 
 LARGEST = 64 * 1024 * 1024  # bytes
@@ -25,7 +25,7 @@ MOST_GROUPS = 1_000  # of one account
 
 
 class Problem(NamedTuple):
-    where: str  # the place in the file, such as "line 7"
+    where: str  # the place in the file, such as "line 7", or WHOLE
     message: str
 
 
@@ -82,7 +82,7 @@ def read_state(content: bytes) -> State:
 
 def _parsed(content: bytes) -> "_Reading":
     if len(content) > LARGEST:
-        raise Broken([Problem("file", f"it is larger than {LARGEST // 1024 // 1024} MiB")])
+        raise Broken([Problem(WHOLE, f"it is larger than {LARGEST // 1024 // 1024} MiB")])
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -99,7 +99,7 @@ def _parsed(content: bytes) -> "_Reading":
         # Also of a number with thousands of digits, without a place.
         message, has_place, place = problem_of_toml(error).rpartition(" (at ")
         if not has_place:
-            message, place = place, "file)"
+            message, place = place, WHOLE
         raise Broken([Problem(place.removesuffix(")"), f"it is not TOML: {message}")]) from None
 
 
@@ -114,9 +114,9 @@ def _json(text: str) -> dict[str, Any]:
         message = f"{visible(key[:60])} stands twice in one object"
         raise Broken([Problem(f"line {line}", message)]) from None
     except (ValueError, RecursionError) as error:
-        raise Broken([Problem("file", f"it is not JSON: {error}")]) from None
+        raise Broken([Problem(WHOLE, f"it is not JSON: {error}")]) from None
     if not isinstance(document, dict):
-        raise Broken([Problem("file", "it must be a JSON object with name, users and groups")])
+        raise Broken([Problem(WHOLE, "it must be a JSON object with name, users and groups")])
     return document
 
 
@@ -130,9 +130,8 @@ class _Reading:
         self._refuse_unknown(self.document, _KEYS, "", None)
         name = self._field(self.document, "name", _name_of_file, "", None)
         if "name" not in self.document:
-            self._refuse(
-                ("name", None, None), 'name is missing: begin the file with one, such as name = "people"'
-            )
+            example = '"name": "people"' if self.places.is_json else 'name = "people"'
+            self._refuse(("name", None, None), f"it has no name; begin it with one, such as {example}")
         groups = tuple(self._groups())
         users = tuple(self._users())
         self._refuse_twins("users", ((user.place(), user.email) for user in users))

@@ -52,7 +52,7 @@ def _numbers(overview: Overview) -> list[Number]:
         Number("users.title", overview.users, "/users"),
         Number("users.only-active", overview.active, "/users?state=active"),
         Number("users.only-admins", overview.admins, "/users?role=admin"),
-        Number("users.awaiting", overview.awaiting, "/users?state=awaiting"),
+        Number("overview.awaiting", overview.awaiting, "/users?state=awaiting"),
         Number("overview.invited", overview.invited, "/users?state=invited"),
         _bounded("overview.locked", overview.locked, "/users?state=locked"),
         _bounded("overview.groups", overview.groups, "/users/groups"),

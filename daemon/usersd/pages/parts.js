@@ -27,7 +27,9 @@ async function act(button) {
   // Many buttons of one kind have their texts at their list.
   const { method, path, body, then, ask: question, done, grave } = { ...button.closest("ul")?.dataset, ...button.dataset };
   const text = button.textContent;
-  if (question && !await sure(text, question, text, undefined, grave === undefined ? "" : "danger")) return;
+  // The question is about the session that its button is called by.
+  const title = button.getAttribute("aria-labelledby")?.split(" ").map((id) => $("#" + id).textContent.trim()).join(" ");
+  if (question && !await sure(title || text, question, text, undefined, grave === undefined ? "" : "danger")) return;
   if (!await ask(method, path, body ? JSON.parse(body) : undefined)) return;
   if (then) {
     hand("note", done);

@@ -574,7 +574,7 @@ function reveal(input, isShown) {
   // No texts could be loaded.
   if (!text) return;
   button.textContent = text;
-  button.setAttribute("aria-label", `${text}: ${$("label", field).textContent}`);
+  button.setAttribute("aria-label", t("label.of", { act: text, thing: $("label", field).textContent }));
 }
 
 for (const input of all("[type=password]")) {

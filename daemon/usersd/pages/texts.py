@@ -90,6 +90,11 @@ def for_script(words: Words, script: str) -> Words:
     return {key: text for key, text in words.items() if key in named}
 
 
+def label_of(words: Words, act: str, thing: str) -> str:
+    """What a button is called by a screen reader, where others on the page have the same text."""
+    return str(words["label.of"]).replace("{act}", act).replace("{thing}", thing)
+
+
 def days(words: Words, number: int) -> str:
     return str(words["days.one"] if number == 1 else words["days.many"].replace("{n}", str(number)))
 

@@ -123,8 +123,7 @@ def acts(user: User, findings: Iterable[Gate], *, is_own: bool, may_confirm: boo
 
 
 class SessionLine(NamedTuple):
-    label: str
-    about: str  # tells its button from the others
+    label: str  # empty for a session of a client that did not say what it is
     client: str  # its address and program, as far as they are known
     is_current: bool
     session: Session
@@ -175,11 +174,8 @@ def _session_lines(sessions: Iterable[Session], current: int | None, most: int) 
 def _session_line(session: Session, *, is_current: bool) -> SessionLine:
     program = device(session.user_agent or "")
     client = " · ".join(filter(None, (session.ip, program)))
-    label = program or session.name
-    if session.kind == TokenKind.API:
-        label = session.name
-    about = " · ".join(filter(None, (label, session.ip)))
-    return SessionLine(label, about, client, is_current, session)
+    label = session.name if session.kind == TokenKind.API else program
+    return SessionLine(label, client, is_current, session)
 
 
 def device(agent: str) -> str:

@@ -139,7 +139,7 @@ function manageUsers() {
     box.type = "checkbox";
     box.checked = chosen.has(user.id);
     box.dataset.id = user.id;
-    box.setAttribute("aria-label", `${t("users.choose")}: ${user.email}`);
+    box.setAttribute("aria-label", t("label.of", { act: t("users.choose"), thing: user.email }));
     on(box, "change", () => {
       choose([user], box.checked);
       box.checked = chosen.has(user.id);

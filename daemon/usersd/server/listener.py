@@ -91,7 +91,8 @@ def _listening_at(path: Path, mode: int) -> Iterator[socket.socket]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with closing(listener):
         if len(os.fsencode(path)) > LONGEST_PATH:
-            raise ConfigError(f"{path} is too long for a Unix socket, which may have {LONGEST_PATH} bytes")
+            problem = f"{path} is too long for a Unix socket, which may have {LONGEST_PATH} bytes"
+            raise ConfigError(problem, hint="choose a shorter path")
         try:
             with _one_at_a_time(path):
                 _make_room(path)

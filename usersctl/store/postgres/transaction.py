@@ -130,11 +130,13 @@ class PostgresTransaction(Transaction):
 
     def server(self) -> Server:
         facts = self._run(
-            f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}), split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
+            f"SELECT current_user, (SELECT nspname FROM pg_namespace WHERE oid = {HOME}),"
+            " split_part(current_setting('server_version'), ' ', 1), current_setting('server_encoding'),"
             f" CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT), has_schema_privilege({HOME}, 'CREATE')"
             " AND has_database_privilege(current_database(), 'CREATE'),"
             f" (SELECT count(*) FROM pg_class WHERE {of_ours()} AND NOT pg_has_role(relowner, 'USAGE')),"
-            " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'), to_regclass('users_by_words') IS NOT NULL,"
+            " (SELECT CAST(extnamespace AS REGNAMESPACE) FROM pg_extension WHERE extname = 'pg_trgm'),"
+            " to_regclass('users_by_words') IS NOT NULL,"
             " pg_is_in_recovery(), current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off',"
             " CASE WHEN current_setting('synchronous_commit') = 'local' THEN '' ELSE current_setting('synchronous_standby_names')"
             " END, (SELECT count(*) FROM pg_stat_replication), pg_database_size(current_database())"
