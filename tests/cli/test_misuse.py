@@ -138,8 +138,10 @@ def test_a_mistyped_option_before_a_command_is_told_as_elsewhere(usersctl: Comma
 
 
 def test_an_argument_is_named_without_brackets(usersctl: Command) -> None:
-    assert usersctl("mail", "retry", "x").stderr.startswith("usersctl: Invalid value for 'ID': 'x' is not a")
-    assert usersctl("activate").stderr.startswith("usersctl: Missing argument 'USER'\n")
+    assert usersctl("mail", "retry", "x").stderr.startswith(
+        "usersctl: Invalid value for 'ID...': 'x' is not a"
+    )
+    assert usersctl("activate").stderr.startswith("usersctl: Missing argument 'USER...'\n")
 
 
 def test_typer_checks_no_file_so_that_an_unreadable_one_is_told_as_a_missing_one_is() -> None:

@@ -58,9 +58,7 @@ def _in_our_words(message: str) -> str:
     message = message.replace("\n\t", " ")  # choices stand one a line
     for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
         message = re.sub(rf"a valid {typers_words}( range)?\b", ours, message)
-    message = re.sub(
-        r"^(Invalid value for|Missing argument) '\[?([\w|-]+?)(?:\.\.\.)?\]?'", r"\1 '\2'", message
-    )
+    message = re.sub(r"^(Invalid value for|Missing argument) '\[([^\]]+)\]'", r"\1 '\2'", message)
     stray = re.fullmatch(r"Got unexpected extra argument\(s\) \((.*)\)", message, re.DOTALL)
     if stray:
         words = stray[1].strip() or "''"  # most often an unset variable of a script
