@@ -256,6 +256,18 @@ def test_a_repeated_address_is_taken_by_an_earlier_row_however_many_stand_betwee
     assert problems == [RowProblem("row 2", "ada@example.com is taken by an earlier row")]
 
 
+@pytest.mark.parametrize("batch", [1, 400])
+def test_an_account_that_is_skipped_needs_no_free_id_at_a_provider(service: Service, batch: int) -> None:
+    options = ImportOptions("skip", False, OPERATOR, report=print, progress=lambda *_: None)
+    rows = [
+        ("row", {"email": f"{name}@example.com", "oauth_id": oauth_id})
+        for name, oauth_id in ("a1", "b2", "a2", "c3")
+    ]
+    done = service.transfer._replace(batch=batch).import_rows(rows, options)
+    assert (done.created, done.skipped) == (3, 1)
+    assert query(service, "SELECT subject FROM identities ORDER BY user_id") == [("1",), ("2",), ("3",)]
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int) -> None:
     """Also of an account without one, and the same one again."""
