@@ -69,6 +69,7 @@ def adopted(
         ),  # Devise
         ({"created": "2024-01-02 10:00:00 UTC"}, {"created_at": "2024-01-02T10:00:00.000Z"}),  # Ruby
         ({"created": "2024-01-02 10:00:00 +0200"}, {"created_at": "2024-01-02T08:00:00.000Z"}),
+        ({"created": "20240102100000"}, {"created_at": "2024-01-02T10:00:00.000Z"}),  # MediaWiki
         ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
         ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
         ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),

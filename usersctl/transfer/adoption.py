@@ -25,7 +25,8 @@ _NULLS = ("\\N", "NULL")  # how PostgreSQL and MySQL write it into a file
 _ZERO_DATE = "0000-00-00"  # how MySQL writes none
 _A_TIME = re.compile(r"\b(19|20)\d\d|\d{9}")  # of any form: a year, or seconds
 _ZONE = re.compile(r" (?:UTC|([+-]\d\d:?\d\d))$")  # as Ruby writes it
-_SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
+_SINCE_1970 = re.compile(r"-?\d{9,13}(\.\d+)?")  # seconds or milliseconds
+_COMPACT = re.compile(r"^(\d{8})(\d{6})$")  # 20240131120000, as MediaWiki writes it
 _HASHES = re.compile(
     r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y|P|H|wp)\$"
 )
@@ -231,7 +232,7 @@ def _time(adoption: Adoption, value: Any, column: str) -> str | None:
     try:
         if _SINCE_1970.fullmatch(text):
             return normal_time(float(text))
-        iso = _ZONE.sub(lambda zone: zone[1] or "Z", text)
+        iso = _COMPACT.sub(r"\1T\2", _ZONE.sub(lambda zone: zone[1] or "Z", text))
         time = normal_time(iso)
     except Invalid:
         raise Invalid(f"{column}: {text[:40]!r} is not a time") from None
