@@ -165,6 +165,23 @@ def test_an_address_that_refuses_leaves_the_others_of_the_name(monkeypatch: pyte
         assert post(port, host="ops.example.com") == Answer(200)
 
 
+def test_a_silent_address_leaves_time_for_the_next_one_and_the_last_one_has_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolving(monkeypatch, ["127.0.0.2", "127.0.0.1"], ["127.0.0.1"])
+    given: list[int] = []
+
+    def connect(_address: tuple[str, int], seconds: float) -> socket.socket:
+        given.append(round(seconds))
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    for _ in range(2):
+        with pytest.raises(NotDelivered, match="no answer within 15 s"):
+            post(1, host="ops.example.com", whole=15)
+    assert given == [5, 15, 15]
+
+
 def test_a_url_without_a_path_is_that_of_the_root() -> None:
     heads = []
 
