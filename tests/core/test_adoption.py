@@ -29,6 +29,8 @@ def adopted(
     [
         ({"isAdmin": "t"}, {"role": "admin"}),
         ({"Role": "Admin"}, {"role": "admin"}),
+        ({"is_superuser": 1}, {"role": "admin"}),
+        ({"admin": "yes"}, {"role": "admin"}),
         ({"role": "administrator"}, {"role": "user"}),  # a similar name does not make an admin
         ({"deleted_at": "2024-01-01"}, {"active": False}),
         ({"deleted_at": None}, {"active": True}),
@@ -78,6 +80,49 @@ def adopted(
 def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:
     account, _ = adopted({"email": "a@example.com"} | row)
     assert account == {"email": "a@example.com"} | expected
+
+
+def test_yes_and_no_are_written_in_many_ways() -> None:
+    written = {
+        True: ("1", "1.0", "True", " t ", "yes", "Y", "ON", "active", "enabled", True, 1.0),
+        False: ("", "0", "0.0", "False", "f", "no", "n", "off", "inactive", "disabled", "none", "null", 0),
+    }
+    for truth, words in written.items():
+        for word in words:
+            account, _ = adopted({"email": "a@example.com", "active": word, "is_admin": word})
+            assert (account["active"], account["role"] == "admin") == (truth, truth), word
+
+
+def test_a_row_that_cannot_be_read_is_named_and_one_without_an_address_is_left_out() -> None:
+    broken = Invalid("1 field instead of 2")
+    rows = [("row 1", broken), *((f"row {n}", {"email": " "}) for n in range(2, 8))]
+    adoption = Adoption(SourceTable("rows", ["email"], rows), {"email": ["email"]}, {})
+    assert list(adoption.rows()) == [("row 1", broken)]
+    assert list(adoption.notes()) == [
+        "6 rows without an email address left out: row 2, row 3, row 4, row 5, row 6, …"
+    ]
+
+
+def test_at_most_five_unknown_roles_are_named_with_an_option_that_a_shell_takes() -> None:
+    roles = ("a", "b", "c", "site editor", "x; rm y", "f", "g")
+    rows = [("row", {"email": "a@example.com", "role": role}) for role in roles for _ in range(2)]
+    adoption = Adoption(
+        SourceTable("rows", ["email", "role"], rows), {"email": ["email"], "role": ["role"]}, {}
+    )
+    assert all(account["role"] == "user" for _, account in adoption.rows())
+    notes = list(adoption.notes())
+    assert len(notes) == 6
+    assert [note.partition("another role: ")[2] for note in notes[3:]] == [
+        "--map-role 'site editor=admin'",
+        "--map-role 'x; rm y=admin'",
+        "",
+    ]
+    assert notes[5] == "2 more unknown roles become user"
+
+
+def test_a_password_in_clear_is_taken_as_it_is() -> None:
+    account, _ = adopted({"email": "a@example.com", "pw": " secret  word "}, password="pw")
+    assert account["password"] == " secret  word "
 
 
 @pytest.mark.parametrize("word", ["pending", "pending2", "step 1 of 2"])
