@@ -63,6 +63,7 @@ def adopted(
         ({"password": "*"}, {}),
         ({"password": "$2b$31$" + "a" * 53}, {}),
         ({"google_id": 12}, {"oauth_id": "12"}),
+        ({"google_id": "12  "}, {"oauth_id": "12"}),  # CHAR of a fixed length
         ({"google_id": 12, "github_id": 13}, {}),  # the provider is not known
         ({"created": 0}, {}),
         (
@@ -101,6 +102,23 @@ def test_a_row_that_cannot_be_read_is_named_and_one_without_an_address_is_left_o
     assert list(adoption.notes()) == [
         "6 rows without an email address left out: row 2, row 3, row 4, row 5, row 6, …"
     ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "becomes"),
+    [
+        (["Active"], {"active": "true or false"}),
+        (["banned_at"], {"active": "false where it has a value"}),
+        (["active", "banned_at"], {"active": "false where any of them says so"}),
+        (["is_admin"], {"role": "admin where it is true"}),
+        (["role"], {"role": "admin and user as they are, others by --map-role, else user"}),
+    ],
+)
+def test_the_operator_reads_what_becomes_of_each_column(columns: list[str], becomes: dict[str, str]) -> None:
+    columns = ["ID", "email", *columns]
+    adoption = Adoption(SourceTable("rows", columns, []), map_columns(columns, {}, SETTINGS), {})
+    assert {name: text for name, _, text in adoption.explained()} == {"email": "lower case"} | becomes
+    assert list(adoption.notes()) == []  # nothing is left out but the id
 
 
 def test_at_most_five_unknown_roles_are_named_with_an_option_that_a_shell_takes() -> None:

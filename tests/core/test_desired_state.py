@@ -372,7 +372,8 @@ def test_only_accounts_of_the_file_are_pruned_and_only_if_asked(
 ) -> None:
     add("ada", role="admin")
     apply(service, people(BOB, CY, groups=("staff",)))
-    apply(service, people("dan@example.com", name="others"))
+    apply(service, people("dan@example.com", groups=("theirs",), name="others"))
+    service.groups.create("unmanaged", by=OPERATOR)
     assert apply(service, people(CY)) == []
     assert short(apply(service, people(CY), prune="deactivate")) == [("update", "user", BOB)]
     assert apply(service, people(CY), prune="deactivate") == []
@@ -382,6 +383,7 @@ def test_only_accounts_of_the_file_are_pruned_and_only_if_asked(
         ("delete", "group", "staff"),
     ]
     assert set(world(service).users) == {ADA, CY, "dan@example.com"}
+    assert set(world(service).groups) == {"theirs", "unmanaged"}
 
 
 def test_a_deactivated_account_is_signed_out(service: Service, add: Callable[..., User]) -> None:
@@ -553,6 +555,22 @@ def test_an_accepted_invitation_is_nothing_to_do(service: Service) -> None:
     assert apply(service, file) == []
 
 
+def test_an_invited_account_that_was_deactivated_later_is_active_again_only_if_the_file_says_so(
+    service: Service,
+) -> None:
+    apply(service, people({"email": ADA, "invite": True}))
+    service.accounts.update(1, active=True, by=OPERATOR)
+    service.accounts.update(1, active=False, by=OPERATOR)
+    assert apply(service, people({"email": ADA, "invite": True})) == []
+    apply(service, people({"email": ADA, "invite": True, "active": True}))
+    assert world(service).users[ADA]["active"] is True
+
+
+def test_a_deactivated_account_without_a_way_in_is_not_invited(service: Service) -> None:
+    apply(service, people({"email": ADA, "active": False}))
+    assert apply(service, people({"email": ADA, "invite": True})) == []
+
+
 def test_an_inactive_account_in_the_file_ends_its_invitation(service: Service) -> None:
     apply(service, people({"email": ADA, "invite": True}))
     (change,) = apply(service, people({"email": ADA, "active": False}))
@@ -586,6 +604,7 @@ def test_every_row_of_the_trail_names_the_file(service: Service, add: Callable[.
         *("group-delete", "group-remove"),
     }
     assert {row.details.get("file") for row in rows} == {"people"}
+    assert [row.details["group"] for row in rows if row.action == "group-adopt"] == ["board"]
 
 
 def test_webhooks_hear_of_what_a_file_does(make_service: Callable[..., Service]) -> None:
@@ -701,6 +720,16 @@ def test_what_ends_an_invitation_has_to_be_confirmed(service: Service) -> None:
     state = read(people({"email": BOB, "active": False}))
     with pytest.raises(Forbidden, match="ends an invitation"):
         service.desired_state.apply(state, Options(), confirmed=False, by=OPERATOR)
+
+
+@pytest.mark.parametrize("kept", [people(ADA, groups=("staff",)), people(ADA, BOB)])
+def test_what_deletes_an_inactive_account_or_a_group_has_to_be_confirmed(
+    service: Service, kept: dict[str, Any]
+) -> None:
+    entries = {"email": ADA, "role": "admin"}, {"email": BOB, "active": False}
+    apply(service, people(*entries, groups=("staff",)))
+    with pytest.raises(Forbidden, match="deletes"):
+        service.desired_state.apply(read(kept), Options(prune="delete"), confirmed=False, by=OPERATOR)
 
 
 # --- plan and database are of one moment ---
