@@ -31,6 +31,7 @@ def adopted(
         ({"Role": "Admin"}, {"role": "admin"}),
         ({"is_superuser": 1}, {"role": "admin"}),
         ({"admin": "yes"}, {"role": "admin"}),
+        ({"role": " "}, {}),
         ({"role": "administrator"}, {"role": "user"}),  # a similar name does not make an admin
         ({"deleted_at": "2024-01-01"}, {"active": False}),
         ({"deleted_at": None}, {"active": True}),
@@ -41,7 +42,7 @@ def adopted(
         ({"active": None}, {"active": False}),
         ({"emailVerified": "2024-01-01"}, {"confirmed": True}),
         ({"emailVerified": None}, {"confirmed": False}),
-        ({"emailVerified": "Verified"}, {"confirmed": True}),
+        ({"emailVerified": "Verified "}, {"confirmed": True}),
         ({"emailVerified": "on Jan 5, 2024"}, {"confirmed": True}),
         (
             {"emailVerified": "\\N", "name": "\\N", "password": "\\N"},
@@ -66,6 +67,7 @@ def adopted(
         ({"google_id": "12  "}, {"oauth_id": "12"}),  # CHAR of a fixed length
         ({"google_id": 12, "github_id": 13}, {}),  # the provider is not known
         ({"created": 0}, {}),
+        ({"created": " "}, {}),
         (
             {"last_sign_in_at": "2024-01-01", "current_sign_in_at": "2024-01-02"},
             {"last_login_at": "2024-01-02T00:00:00.000Z"},
@@ -156,11 +158,37 @@ def test_what_makes_an_account_inactive_can_be_overridden() -> None:
     assert adopted(row, active="suspended+banned")[0]["active"] is False
 
 
-def test_the_hashes_of_unix_are_named() -> None:
-    _, notes = adopted({"email": "a@example.com", "password": "$6$salt$hash"})
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    [("$6$salt$hash", "SHA-512 crypt"), ("sha1$salt$hash", "sha1"), ("$y$j9T$salt$hash", "yescrypt")],
+)
+def test_hashes_that_cannot_be_checked_are_named(stored: str, kind: str) -> None:
+    account, notes = adopted({"email": "a@example.com", "password": stored})
+    assert account == {"email": "a@example.com"}
     assert notes == [
-        "the password hashes of 1 row cannot be checked here (SHA-512 crypt): no password will match them"
+        f"the password hashes of 1 row cannot be checked here ({kind}): no password will match them"
     ]
+
+
+@pytest.mark.parametrize("stored", [None, " ", "!", "*LK*", "!$6$salt$hash"])
+def test_an_account_without_a_password_needs_no_note(stored: str | None) -> None:
+    assert adopted({"email": "a@example.com", "password": stored}) == ({"email": "a@example.com"}, [])
+
+
+def test_a_hash_that_costs_too_much_is_refused() -> None:
+    stored = f"pbkdf2_sha256$5000001$salt${'A' * 43}="
+    refused, _ = adopted({"email": "a@example.com", "password": stored})
+    assert str(refused).startswith("password_hash would take too long to check: ")
+
+
+def test_only_a_time_without_an_offset_is_assumed_to_be_utc() -> None:
+    notes = ["times without an offset count as UTC: created"]
+    for time, expected in (
+        ("2024-01-02 10:00:00", notes),
+        ("2024-01-02 10:00:00 UTC", []),
+        ("1704189600", []),
+    ):
+        assert adopted({"email": "a@example.com", "created": time})[1] == expected
 
 
 def test_a_clear_text_password_is_never_printed() -> None:

@@ -629,12 +629,14 @@ def test_a_registration_of_a_stranger_never_becomes_the_account(service: Service
     changes = apply(service, people(ADA), adopt=True)
     assert short(changes) == [("delete", "registration", ADA), ("create", "user", ADA)]
     assert query(service, "SELECT name, password_hash FROM users") == [("ada", "!")]
+    assert ("delete", ADA) in [(row.action, row.email) for row in audit(service)]
 
 
 def test_a_registration_that_has_lapsed_gives_way(service: Service, clock: FakeClock) -> None:
     service.registration.register(ADA, "Stranger", "correct horse battery", by=OPERATOR)
     clock.move(days=40)
     assert short(apply(service, people(ADA))) == [("delete", "registration", ADA), ("create", "user", ADA)]
+    assert [row.action for row in audit(service)][-2:] == ["registration-expired", "create"]
 
 
 def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
