@@ -78,6 +78,7 @@ def adopted(
         ({"avatar": "https://example.com/a.png"}, {"profile_picture": "https://example.com/a.png"}),
         ({"givenName": "Ada", "surname": " Lovelace "}, {"name": "Ada Lovelace"}),
         ({"username": "ada", "full name": "Ada"}, {"name": "Ada"}),
+        ({"name": {"first": "Ada"}, "role": ["admin"]}, {}),  # JSON
     ],
 )
 def test_imported_values_are_converted(row: dict[str, Any], expected: dict[str, Any]) -> None:

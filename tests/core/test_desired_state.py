@@ -548,6 +548,19 @@ def test_only_what_opens_a_session_is_a_way_into_an_account_of_the_file(
     assert [invitations(service, email) for email in emails] == [1, 1, 1, 0, 0]
 
 
+def test_only_an_account_that_the_file_makes_without_a_name_asks_its_owner_for_one(service: Service) -> None:
+    invited = [{"email": ADA, "invite": True}, {"email": BOB, "name": "Bob B.", "invite": True}]
+    apply(service, people(*invited, CY))
+    apply(service, people({"email": CY, "invite": True}))
+    asks = "SELECT email, invited_nameless FROM users ORDER BY email"
+    assert query(service, asks) == [(ADA, 1), (BOB, 0), (CY, 0)]
+    made = [row.details.get("created") for row in audit(service) if row.action == "invite"]
+    assert made == [True, True, None]
+    service.accounts.delete([1, 2], by=OPERATOR)
+    apply(service, people(*invited))
+    assert query(service, asks) == [(ADA, 1), (BOB, 0), (CY, 0)]
+
+
 def test_an_accepted_invitation_is_nothing_to_do(service: Service) -> None:
     file = people({"email": ADA, "invite": True, "active": True})
     apply(service, file)
