@@ -325,6 +325,8 @@ def test_a_plan_shows_that_it_decides_instead_of_an_owner_who_deletes_the_accoun
     with service.store.write() as tx:
         tx.change_user(user.id, active=False, delete_at="2030-01-01T00:00:00.000Z")
     assert apply(service, people(ADA)) == []
+    apply(service, people({"email": ADA, "name": "Countess"}))
+    assert query(service, "SELECT delete_at FROM users") == [("2030-01-01T00:00:00.000Z",)]
     (change,) = apply(service, people({"email": ADA, "active": active}))
     assert change.before is not None
     assert change.after is not None
@@ -342,7 +344,8 @@ def test_what_the_file_leaves_open_stays(service: Service, add: Callable[..., Us
     assert change.before is not None
     assert change.after == change.before | {"managed_by": "people"}
     assert world(service).users[ADA] == change.after
-    assert [(row.action, row.details) for row in audit(service)][-1] == ("adopt", {"file": "people"})
+    assert [row.action for row in audit(service)][-2:] == ["group-add", "adopt"]
+    assert audit(service)[-1].details == {"file": "people"}
 
 
 def test_an_account_that_no_file_or_another_one_manages_is_a_conflict(
@@ -445,7 +448,9 @@ def test_accounts_that_are_pruned_together_are_shut_out_and_no_others(
 
 def test_groups_are_exactly_those_of_the_file(service: Service) -> None:
     apply(service, people({"email": ADA, "groups": ["a", "b"]}, groups=("a", "b", "c")))
+    before = len(audit(service))
     (change,) = apply(service, people({"email": ADA, "groups": ["b", "c"]}))
+    assert sorted(row.action for row in audit(service)[before:]) == ["group-add", "group-remove"]
     assert change.after == world(service).users[ADA]
     assert world(service).users[ADA]["groups"] == ["b", "c"]
     assert service.groups.get("a").members == 0
