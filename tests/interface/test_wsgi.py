@@ -1,5 +1,6 @@
 """`usersd.wsgi:application` with other servers than the daemon's own, and several processes of them on one database."""
 
+import io
 import json
 import os
 import signal
@@ -19,6 +20,11 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import Daemon, free_port, wait_for
 from support.servers import importable, installed
 from support.web import Client, Reply
+
+from usersctl.errors import StoreUnusable
+from usersd import embedded
+from usersd.embedded import Embedded
+from usersd.log import Log
 
 NOT_BELIEVED = (
     "Forward authentication does not know the path: "
@@ -438,6 +444,28 @@ def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
             "parent 401 Unauthorized",
         ]
     )
+
+
+@pytest.mark.parametrize("problem", [StoreUnusable("No file"), RuntimeError("can't start new thread")])
+def test_what_fails_when_it_opens_without_a_request_is_tried_again_and_closed(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "START_AFTER", 0.01)
+    log, done = io.StringIO(), list[str]()
+
+    @contextmanager
+    def opening() -> Iterator[str]:
+        done.append("tried")
+        if len(done) == 1:
+            raise problem
+        yield "open"
+        done.append("closed")
+
+    part = Embedded(opening, Log(log))
+    wait_for(lambda: len(done) == 2)
+    part.close()
+    assert done == ["tried", "tried", "closed"]
+    assert str(problem) in log.getvalue()
 
 
 FORKS_BETWEEN_REQUESTS = """
