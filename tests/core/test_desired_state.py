@@ -33,7 +33,7 @@ from usersctl.models import PendingSignIn, User
 from usersctl.service import Service
 from usersctl.state.lines import Place, lines_of
 from usersctl.state.planning import Change, Conflicts, Options
-from usersctl.state.reading import Broken, WantedGroup, WantedUser, read_state
+from usersctl.state.reading import LARGEST, Broken, WantedGroup, WantedUser, read_state
 from usersctl.store.conninfo import Conninfo
 
 STATES = 2_000 if LONG else 60
@@ -261,6 +261,7 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('name = "x"\n"my users" = 1', "line 2", "unknown key my users"),
         ('{"name": "x", "us\\u0065rs": [\n{"email": 1}]}', "line 2, users[0].email", "must be text"),
         ('[{"email": "ada@example.com"}]', "file", "must be a JSON object"),
+        ('\r\n[\r\n{"email": "ada@example.com"}]', "file", "must be a JSON object"),
         ('name = "x"\n[users]\nemail = "ada@example.com"', "line 2", "write each entry below [[users]]"),
         ('name = "x"\nusers = ["ada@example.com"]', "line 2", "must be a table"),
         ("name = 3", "line 1", "must be text"),
@@ -272,7 +273,14 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),
         ('{"name": "x", "groups": {"name": "a"}}', "groups", "must be a list"),
         (b'name = "x"\n# \xff\n', "line 2", "UTF-8"),
+        ('name = "x"\n[[users]]\nEMAIL = "a@b.cd"', "line 3", "unknown key EMAIL; perhaps email; known are"),
+        ('name = "x"\n[[users]]\nrole = ["admin"]', "line 3", "must be one of admin, user"),
+        ('name = "x"\n[[groups]]\nname = "a"\n[[groups]]\nname = "a"', "line 5", "twice: see line 3"),
         pytest.param("name = " + "1" * 5_000, "file", "it is not TOML", id="digits"),
+        pytest.param(
+            f'name = "x"\n[[users]]\ngroups = {["a"] * 1_001}', "line 3", "at most 1,000 names", id="groups"
+        ),
+        pytest.param(b" " * (LARGEST + 1), "file", "it is larger than 64 MiB", id="blanks"),
         pytest.param("[" * 100_000, "", "it is not", id="brackets"),
         pytest.param('{"a":' * 100_000, "", "it is not JSON", id="objects"),
         ("", "file", "name is missing"),

@@ -377,6 +377,27 @@ def test_every_other_answer_is_tried_again_with_the_same_id(
     assert int(second.headers["webhook-timestamp"]) - int(first.headers["webhook-timestamp"]) == 7
 
 
+def test_an_event_that_failed_says_why_and_a_success_forgets_it(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
+) -> None:
+    assert told.webhooks is not None
+    problem = "the connection failed: Connection refused"
+    receiver.answer = lambda _event: problem
+    people(told, "ada")
+    for least, most in ((4, 6), (8, 12)):
+        assert send_all(ops) == [problem]
+        assert least <= ops.seconds_until_due(60) <= most
+        condition = told.webhooks.condition("ops")
+        assert (condition.word, condition.state.failures) == ("failing", 1)  # an event counts once
+        assert [event.last_error for event in condition.newest] == [problem]
+        clock.move(seconds=most)
+    assert ops.seconds_until_due(60) == 0
+    receiver.answer = lambda _event: Answer(200)
+    assert send_all(ops) == ["200"]
+    condition = told.webhooks.condition("ops")
+    assert (condition.word, condition.state.failures) == ("ok", 0)
+
+
 def test_retry_after_holds_up_all_events(
     told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
 ) -> None:
