@@ -468,6 +468,45 @@ def test_what_fails_when_it_opens_without_a_request_is_tried_again_and_closed(
     assert str(problem) in log.getvalue()
 
 
+CHILDREN_WITHOUT_REQUESTS = """
+import os, time
+from contextlib import contextmanager
+from usersd import embedded
+from usersd.log import Log
+
+embedded.START_AFTER = 0.01
+opened = []
+
+@contextmanager
+def opening():
+    opened.append(os.getpid())
+    yield "open"
+
+def a_child_opens(seconds):
+    pid = os.fork()
+    if pid == 0:
+        until = time.monotonic() + seconds
+        while os.getpid() not in opened and time.monotonic() < until:
+            time.sleep(0.01)
+        os._exit(os.getpid() in opened)
+    return bool(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+part = embedded.Embedded(opening, Log())
+print(a_child_opens(10))
+part.close()
+print(a_child_opens(0.5))
+part.opened()
+print(a_child_opens(10))
+"""
+
+
+@pytest.mark.slow
+def test_a_child_opens_the_service_without_a_request_unless_it_was_closed(usersctl: Command) -> None:
+    words = [sys.executable, "-W", "error", "-c", CHILDREN_WITHOUT_REQUESTS]
+    done = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False", "True"]
+
+
 FORKS_BETWEEN_REQUESTS = """
 import os, sys, threading, time
 from contextlib import contextmanager
