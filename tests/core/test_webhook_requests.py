@@ -182,6 +182,28 @@ def test_a_silent_address_leaves_time_for_the_next_one_and_the_last_one_has_all_
     assert given == [5, 15, 15]
 
 
+def test_the_host_is_named_with_the_port_of_the_url_or_without_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect, hosts, ports = socket.create_connection, list[str](), list[int]()
+
+    def talk(connection: socket.socket) -> None:
+        hosts.append(request_of(connection)[0]["host"])
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    with raw_receiver(talk) as port:
+
+        def connected(address: tuple[str, int], seconds: float) -> socket.socket:
+            ports.append(address[1])
+            return connect(("127.0.0.1", port), seconds)
+
+        monkeypatch.setattr(socket, "create_connection", connected)
+        for host in ("127.0.0.1", "[::1]", "127.0.0.1:8080"):
+            sending.post(f"http://{host}/", b"{}", HEADERS, allow_private=True)
+    assert hosts == ["127.0.0.1", "[::1]", "127.0.0.1:8080"]
+    assert ports == [80, 80, 8080]
+
+
 def test_a_url_without_a_path_is_that_of_the_root() -> None:
     heads = []
 
