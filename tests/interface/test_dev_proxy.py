@@ -237,11 +237,16 @@ def listed(usersctl: Command, database: Path) -> list[str]:
 
 def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersctl: Command) -> None:
     usersctl.add("ada")
+    usersctl.configure('mailer.host = "127.0.0.1"\nmailer.port = 1\n')  # a trial sends nothing there
     trial = usersctl.folder / "users-dev.db"
     with serving(usersctl, "--dev") as daemon:
         (line,) = daemon.events("trial")
         assert line["message"] == f"For other commands on this database: usersctl list --db {trial}"
-        assert daemon.events("listening")[0]["database"] == str(trial)
+        (listening,) = daemon.events("listening")
+        assert listening["database"] == str(trial)
+        # Browsers make no passkey for an address that is no name.
+        assert listening["base_url"] == f"http://localhost:{daemon.port}"
+        assert b"Sample ID" in daemon.client().get("/login").body
         (line,) = daemon.events("no-admin")
         assert line["message"].endswith(f" --db {trial}")
         client = daemon.client()
