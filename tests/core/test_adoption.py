@@ -142,8 +142,8 @@ def test_at_most_five_unknown_roles_are_named_with_an_option_that_a_shell_takes(
 
 
 def test_a_password_in_clear_is_taken_as_it_is() -> None:
-    account, _ = adopted({"email": "a@example.com", "pw": " secret  word "}, password="pw")
-    assert account["password"] == " secret  word "
+    account, _ = adopted({"email": "a@example.com", "password": " secret  word "}, password="password")
+    assert account == {"email": "a@example.com", "password": " secret  word "}
 
 
 @pytest.mark.parametrize("word", ["pending", "pending2", "step 1 of 2"])
@@ -214,6 +214,11 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
         map_columns(columns, {"name": "shoes"}, google)
     with pytest.raises(Invalid, match="no column 'shoes' here"):
         map_columns(columns, {"shoes": "email"}, google)
+
+
+def test_columns_are_named_in_any_case() -> None:
+    mapping = map_columns(["Kontakt", "Vor", "Nach"], {"email": "kontakt", "name": "vor + NACH"}, SETTINGS)
+    assert mapping == {"email": ["Kontakt"], "name": ["Vor", "Nach"]}
 
 
 def test_a_login_of_wordpress_is_the_name_where_there_is_no_other() -> None:

@@ -19,10 +19,11 @@ from support.fakes import FakeClock
 from support.tables import audit, query, statements
 
 from usersctl.config import Settings
-from usersctl.errors import UsersError
+from usersctl.errors import Invalid, UsersError
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
 from usersctl.transfer import writing
+from usersctl.transfer.checks import checked
 from usersctl.transfer.writing import BrokenRows, Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
@@ -296,3 +297,41 @@ def test_ids_of_many_accounts_take_little_memory() -> None:
     assert 10_000 < sum(trace.size for trace in taken.traces) < 100_000
     assert all(number in ids for number in (0, 2, 199_998, 10**17))
     assert not any(number in ids for number in (1, 199_999, 200_000, 10**17 + 1))
+
+
+# --- one row ---
+
+SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1")
+
+
+def test_a_row_says_yes_and_no_in_three_ways() -> None:
+    for truth, words in ((True, ("true", "Yes ", "1", 1, True)), (False, ("FALSE", "no", "0", 0, False))):
+        for word in words:
+            assert checked(SETTINGS, {"email": "a@example.com", "active": word})["active"] is truth, word
+
+
+def test_blank_text_counts_as_left_out_but_for_a_password() -> None:
+    row = {"email": "a@example.com", "name": " ", "role": "", "groups": None}
+    assert checked(SETTINGS, row) == {"email": "a@example.com"}
+    with pytest.raises(Invalid):
+        checked(SETTINGS, row | {"password": " "})
+
+
+def test_what_a_list_prints_beside_the_columns_is_left_out() -> None:
+    row = {"email": "a@example.com", "id": 7, "updated_at": "2026-01-01"}
+    assert checked(SETTINGS, row) == {"email": "a@example.com"}
+
+
+@pytest.mark.parametrize("name", ["password", "password_hash"])
+@pytest.mark.parametrize("secret", [1234567890123, "1234567890123\x00", "1234567890123\ud800"])
+def test_the_problem_of_a_password_does_not_repeat_it(name: str, secret: object) -> None:
+    with pytest.raises(Invalid) as refused:
+        checked(SETTINGS, {"email": "a@example.com", name: secret})
+    assert name in refused.value.in_full.casefold()
+    assert "123" not in refused.value.in_full
+
+
+def test_an_id_at_a_provider_has_at_most_255_characters() -> None:
+    assert checked(SETTINGS, {"email": "a@example.com", "oauth_id": "7" * 255})["identities"]
+    with pytest.raises(Invalid, match="oauth_id has more than 255 characters"):
+        checked(SETTINGS, {"email": "a@example.com", "oauth_id": "7" * 256})
