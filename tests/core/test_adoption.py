@@ -1,5 +1,7 @@
 """The rules by which the values of another application become those of an account."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from usersctl.config import Settings
 from usersctl.errors import Invalid
 from usersctl.transfer.adoption import Adoption
 from usersctl.transfer.columns import map_columns
-from usersctl.transfer.foreign import SourceTable
+from usersctl.transfer.foreign import SourceKind, SourceTable, open_source
 
 SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1:8080")
 
@@ -224,3 +226,26 @@ def test_columns_are_named_in_any_case() -> None:
 def test_a_login_of_wordpress_is_the_name_where_there_is_no_other() -> None:
     columns = ["user_login", "user_pass", "user_email", "user_registered"]
     assert map_columns(columns, {}, SETTINGS)["name"] == ["user_login"]
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        ("users (id, email)", "roles_users (user_id, role_id)"),
+        ("users (id, email)", "role (id, name)"),
+        ("users (id, email)", "role (id, title)", "roles_users (user_id, role_id)"),
+        ("users (id, email)", "country (id, name)", "roles_users (user_id, role_id)"),
+        ("users (nr, email)", "role (id, name)", "roles_users (user_id, role_id)"),
+    ],
+)
+def test_roles_of_other_tables_are_read_only_where_all_of_them_are_there(
+    tmp_path: Path, tables: tuple[str, ...]
+) -> None:
+    file = tmp_path / "old.db"
+    with closing(sqlite3.connect(file)) as old, old:
+        for table in tables:
+            old.execute(f"CREATE TABLE {table}")
+        old.execute("INSERT INTO users VALUES (1, 'a@example.com')")
+    with open_source(SourceKind.SQLITE, file) as source:
+        assert source.columns[1:] == ["email"]
+        assert [row["email"] for _, row in source.rows] == ["a@example.com"]

@@ -254,6 +254,9 @@ def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersct
         assert client.post("/api/users/password/forgot", {"email": "yukawa@example.com"}).status == 200
         assert client.login("ada@example.com", PASSWORD).status == 401
         (_,) = wait_for(lambda: list((usersctl.folder / "mail-dev").glob("*.eml")))
+        assert client.get("/dev/mail").status == 200
+        leads_to = client.get("/api/users/auth/oauth/redirect").header("Location") or ""
+        assert client.get(leads_to.removeprefix(f"http://localhost:{daemon.port}")).status == 200
     people = listed(usersctl, trial)
     assert len(people) == 7
     assert not (usersctl.folder / "mail").exists()
