@@ -259,6 +259,7 @@ def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersct
         assert client.get(leads_to.removeprefix(f"http://localhost:{daemon.port}")).status == 200
     people = listed(usersctl, trial)
     assert len(people) == 7
+    assert len(usersctl("list", "--inactive", "--json", "--db", trial).json) == 1
     assert not (usersctl.folder / "mail").exists()
     assert listed(usersctl, usersctl.database) == ["ada@example.com"]
     # Only the first start adds them.
