@@ -221,6 +221,12 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
 def test_columns_are_named_in_any_case() -> None:
     mapping = map_columns(["Kontakt", "Vor", "Nach"], {"email": "kontakt", "name": "vor + NACH"}, SETTINGS)
     assert mapping == {"email": ["Kontakt"], "name": ["Vor", "Nach"]}
+    assert map_columns(["E+Mail"], {"email": "e+mail"}, SETTINGS) == {"email": ["E+Mail"]}
+
+
+def test_passwords_in_clear_and_hashes_may_stand_in_two_columns() -> None:
+    mapping = map_columns(["email", "pw", "hash"], {"password": "pw", "password_hash": "hash"}, SETTINGS)
+    assert (mapping["password"], mapping["password_hash"]) == (["pw"], ["hash"])
 
 
 def test_a_login_of_wordpress_is_the_name_where_there_is_no_other() -> None:
