@@ -207,6 +207,7 @@ def test_an_id_counts_only_at_the_provider_that_gave_it() -> None:
     assert map_columns(columns, {}, github)["oauth_id"] == ["github_id"]
     assert map_columns(columns, {}, google)["oauth_id"] == ["google_id"]
     assert "oauth_id" not in map_columns(columns[:2], {}, github)
+    assert map_columns(["email", "sub", "github_id"], {}, google)["oauth_id"] == ["sub"]
     assert "oauth_id" not in map_columns(columns, {"oauth_id": ""}, google)
     for others, there_are in ((["Nr", "Kontakt"], "Nr, Kontakt"), ([], "none")):
         with pytest.raises(Invalid, match="No column looks like") as refused:

@@ -234,15 +234,26 @@ def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> No
     assert stored_after(subject="8") == [("", "8", None, None)]
 
 
-def test_an_import_invites_no_account_that_its_file_makes_inactive(service: Service) -> None:
-    states = {"ada": {}, "bob": {"active": False}, "cy": {"confirmed": False}, "dan": {"password_hash": HASH}}
+def test_an_import_invites_no_account_that_its_file_makes_inactive_or_opens(service: Service) -> None:
+    states: dict[str, dict[str, Any]] = {
+        "ada": {},
+        "bob": {"active": False},
+        "cy": {
+            "confirmed": False,
+            "created_at": "2020-01-01",
+            "name": "Cy",
+        },  # the next cleanup would remove it
+        "dan": {"password_hash": HASH},
+        "eve": {"oauth_id": "7"},
+    }
     rows = [(name, {"email": f"{name}@example.com"} | state) for name, state in states.items()]
     options = ImportOptions(
         "fail", False, OPERATOR, report=print, progress=lambda *_: None, invite=timedelta(days=7)
     )
-    assert service.transfer.import_rows(rows, options).invited == 2
-    invited = query(service, "SELECT email FROM users WHERE invited_at IS NOT NULL ORDER BY id")
-    assert invited == [("ada@example.com",), ("cy@example.com",)]
+    done = service.transfer.import_rows(rows, options)
+    assert (done.invited, done.overdue) == (2, 0)
+    invited = "SELECT email, invited_nameless FROM users WHERE invited_at IS NOT NULL ORDER BY id"
+    assert query(service, invited) == [("ada@example.com", 1), ("cy@example.com", 0)]
 
 
 @pytest.mark.parametrize("batch", [1, 400])
