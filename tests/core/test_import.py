@@ -296,6 +296,14 @@ def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int
     assert outcomes[0].updated == count
 
 
+def test_an_update_counts_the_hashes_of_other_systems_that_it_stores(service: Service) -> None:
+    create_user(service, "ada@example.com", "Ada", PASSWORD)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    row = {"email": "ada@example.com", "password_hash": f"pbkdf2_sha256$1000$salt${'A' * 43}="}
+    for stored in ({"PBKDF2": 1}, {}):  # the second time nothing changes
+        assert service.transfer.import_rows([("row", row)], options).foreign_hashes == stored
+
+
 def test_ids_of_many_accounts_take_little_memory() -> None:
     tracemalloc.start()
     ids = Ids()
