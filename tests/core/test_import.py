@@ -190,8 +190,9 @@ def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -
     user = create_user(service, "ada@example.com", "Ada", PASSWORD)
     options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
     rows = [("row", {"email": user.email, "groups": [group]}) for group in ("staff", "board")]
-    assert service.transfer.import_rows(rows, options).updated == 2
-    assert service.groups.of(user.id) == ("board",)
+    for _ in range(2):  # the second time the last row says what was so before the first
+        assert service.transfer.import_rows(rows, options).updated == 2
+        assert service.groups.of(user.id) == ("board",)
 
 
 @pytest.mark.parametrize("batch", [1, 400])
@@ -263,7 +264,7 @@ def test_a_repeated_address_is_taken_by_an_earlier_row_however_many_stand_betwee
     problems: list[RowProblem] = []
     options = ImportOptions("fail", False, OPERATOR, problems.append, progress=lambda *_: None)
     rows = [(f"row {n}", {"email": f"{name}@example.com"}) for n, name in enumerate(("ada", "bob", "ada"))]
-    with pytest.raises(BrokenRows):
+    with pytest.raises(BrokenRows, match="1 row with an address or provider id that is taken"):
         service.transfer._replace(batch=batch).import_rows(rows, options)
     assert problems == [RowProblem("row 2", "ada@example.com is taken by an earlier row")]
 
