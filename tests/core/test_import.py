@@ -233,6 +233,35 @@ def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> No
     assert stored_after(issuer=OTHER_ISSUER, subject="7") == [(OTHER_ISSUER, "7", None, None)]
     assert stored_after(issuer=OTHER_ISSUER, subject="7", **linked) == [(OTHER_ISSUER, "7", *linked.values())]
     assert stored_after(subject="8") == [("", "8", None, None)]
+    changes = [row.details for row in audit(service) if row.action == "import-update"]
+    assert changes == [{"linked": ["google"], "password": False}] * 3
+
+
+def test_an_address_that_its_user_gave_up_is_taken(service: Service) -> None:
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    with service.store.write() as tx:
+        tx.reserve(user.id, "former@example.com", "2999-01-01T00:00:00.000Z")
+    problems: list[RowProblem] = []
+    options = ImportOptions("update", False, OPERATOR, problems.append, progress=lambda *_: None)
+    with pytest.raises(BrokenRows) as refused:
+        service.transfer.import_rows([("row", {"email": "former@example.com"})], options)
+    assert problems == [RowProblem("row", "former@example.com is reserved for another account")]
+    assert refused.value.hint == "wait: an address that its user gave up stays reserved for seven days"
+
+
+def test_an_update_that_activates_or_deactivates_ends_what_the_account_waits_for(service: Service) -> None:
+    leaving = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    create_user(service, "bob@example.com", "Bob", None)
+    list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
+    with service.store.write() as tx:
+        tx.change_user(leaving.id, active=False, delete_at="2999-01-01T00:00:00.000Z")
+    waits_for = "SELECT active, delete_at IS NULL, invited_at IS NULL FROM users ORDER BY id"
+    assert query(service, waits_for) == [(0, 0, 1), (1, 1, 0)]
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    states = (("ada", True), ("bob", False))
+    rows = [(name, {"email": f"{name}@example.com", "active": active}) for name, active in states]
+    assert service.transfer.import_rows(rows, options).updated == 2
+    assert query(service, waits_for) == [(1, 1, 1), (0, 1, 1)]
 
 
 def test_an_import_invites_no_account_that_its_file_makes_inactive_or_opens(service: Service) -> None:
