@@ -264,6 +264,17 @@ def test_an_update_that_activates_or_deactivates_ends_what_the_account_waits_for
     assert query(service, waits_for) == [(1, 1, 1), (0, 1, 1)]
 
 
+def test_a_registration_that_an_import_puts_into_a_group_loses_its_password(service: Service) -> None:
+    """Whoever made it may not be the person of the row."""
+    service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    service.groups.create("staff", by=OPERATOR)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    for groups, has_password in (([], True), (["staff"], False)):
+        row = {"email": "eve@example.com", "groups": groups}
+        service.transfer.import_rows([("row", row)], options)
+        assert query(service, "SELECT password_hash <> '!' FROM users") == [(has_password,)]
+
+
 def test_an_import_invites_no_account_that_its_file_makes_inactive_or_opens(service: Service) -> None:
     states: dict[str, dict[str, Any]] = {
         "ada": {},
