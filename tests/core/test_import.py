@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.accounts import open_session
 from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
 from support.factors import add_authenticator_apps
@@ -251,7 +252,8 @@ def test_an_address_that_its_user_gave_up_is_taken(service: Service) -> None:
 
 def test_an_update_that_activates_or_deactivates_ends_what_the_account_waits_for(service: Service) -> None:
     leaving = create_user(service, "ada@example.com", "Ada", PASSWORD)
-    create_user(service, "bob@example.com", "Bob", None)
+    bob = create_user(service, "bob@example.com", "Bob", None)
+    open_session(service, bob)
     list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
     with service.store.write() as tx:
         tx.change_user(leaving.id, active=False, delete_at="2999-01-01T00:00:00.000Z")
@@ -262,6 +264,18 @@ def test_an_update_that_activates_or_deactivates_ends_what_the_account_waits_for
     rows = [(name, {"email": f"{name}@example.com", "active": active}) for name, active in states]
     assert service.transfer.import_rows(rows, options).updated == 2
     assert query(service, waits_for) == [(1, 1, 1), (0, 1, 1)]
+    assert query(service, "SELECT count(*) FROM auth_tokens") == [(0,)]
+    assert query(service, "SELECT kind, state FROM outbox") == [("invitation", "dropped")]
+
+
+def test_a_password_in_the_file_leaves_nothing_to_accept(service: Service) -> None:
+    create_user(service, "bob@example.com", "Bob", None)
+    list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    row = {"email": "bob@example.com", "password_hash": HASH}
+    assert service.transfer.import_rows([("row", row)], options).updated == 1
+    assert service.invitations.waiting() == []
+    assert query(service, "SELECT state FROM outbox") == [("dropped",)]
 
 
 def test_a_registration_that_an_import_puts_into_a_group_loses_its_password(service: Service) -> None:
