@@ -21,6 +21,7 @@ from support.tables import audit, query, statements
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, UsersError
+from usersctl.invitations import guest
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
 from usersctl.transfer import writing
@@ -268,13 +269,37 @@ def test_an_update_that_activates_or_deactivates_ends_what_the_account_waits_for
     assert query(service, "SELECT kind, state FROM outbox") == [("invitation", "dropped")]
 
 
-def test_a_password_in_the_file_leaves_nothing_to_accept(service: Service) -> None:
-    create_user(service, "bob@example.com", "Bob", None)
-    list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
+def test_a_confirmation_in_the_file_activates_no_account_that_was_deactivated(
+    service: Service, clock: FakeClock
+) -> None:
+    create_user(service, "ada@example.com", "Ada", PASSWORD, active=False)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+
+    def confirmed() -> Imported:
+        return service.transfer.import_rows(
+            [("row", {"email": "ada@example.com", "confirmed": True})], options
+        )
+
+    assert confirmed().updated == 1
+    known = query(service, "SELECT active, email_proven_at, updated_at FROM users")
+    assert (known[0][0], known[0][1]) == (0, known[0][2])
+    clock.move(days=1)
+    assert confirmed().unchanged == 1  # it was proven once
+    assert query(service, "SELECT active, email_proven_at, updated_at FROM users") == known
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_password_in_the_file_leaves_nothing_to_accept(service: Service, is_new: bool) -> None:
+    if is_new:
+        service.invitations.invite([guest("bob@example.com")], timedelta(days=7), by=OPERATOR)
+    else:
+        create_user(service, "bob@example.com", "Bob", None)
+        list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
     options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
     row = {"email": "bob@example.com", "password_hash": HASH}
     assert service.transfer.import_rows([("row", row)], options).updated == 1
     assert service.invitations.waiting() == []
+    assert query(service, "SELECT active FROM users") == [(1,)]
     assert query(service, "SELECT state FROM outbox") == [("dropped",)]
 
 
