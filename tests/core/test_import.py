@@ -1,5 +1,6 @@
 """An import writes many rows with one statement, and each row comes to what it would have come to alone."""
 
+import io
 import shutil
 import tracemalloc
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
 from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
+from support.identities import link
 from support.tables import audit, query, statements
 
 from usersctl.config import Settings
@@ -26,6 +28,7 @@ from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
 from usersctl.transfer import writing
 from usersctl.transfer.checks import checked
+from usersctl.transfer.rows import csv_rows
 from usersctl.transfer.writing import BrokenRows, Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
@@ -239,6 +242,19 @@ def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> No
     assert changes == [{"linked": ["google"], "password": False}] * 3
 
 
+def test_an_id_that_no_provider_is_named_for_yet_is_taken(service: Service) -> None:
+    """A daemon binds it to the provider of the configuration, which may be that of the row."""
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    link(service, user.id, "7", "", provider="google")
+    problems: list[RowProblem] = []
+    options = ImportOptions("update", False, OPERATOR, problems.append, progress=lambda *_: None)
+    identity = {"provider": "google", "subject": "7", "issuer": ISSUER}
+    row = {"email": "eve@example.com", "identities": [identity]}
+    with pytest.raises(BrokenRows):
+        service.transfer.import_rows([("row", row)], options)
+    assert problems == [RowProblem("row", "7 of google is taken by ada@example.com")]
+
+
 def test_an_address_that_its_user_gave_up_is_taken(service: Service) -> None:
     user = create_user(service, "ada@example.com", "Ada", PASSWORD)
     with service.store.write() as tx:
@@ -399,6 +415,15 @@ def test_ids_of_many_accounts_take_little_memory() -> None:
 
 
 # --- one row ---
+
+
+def test_a_header_may_have_blanks_and_names_each_column_once_in_any_case() -> None:
+    columns, rows = csv_rows(io.StringIO("email, Name \na@example.com,Ada\n"))
+    assert columns == ["email", "Name"]
+    assert list(rows) == [("line 2", {"email": "a@example.com", "Name": "Ada"})]
+    with pytest.raises(Invalid, match="line 1: the column name stands twice"):
+        csv_rows(io.StringIO("name,NAME\n"))
+
 
 SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1")
 
