@@ -19,7 +19,7 @@ from support.databases import add_database
 from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
 from support.identities import link
-from support.tables import audit, query, statements
+from support.tables import audit, everything, query, statements
 
 from usersctl.config import Settings
 from usersctl.errors import Invalid, UsersError
@@ -382,12 +382,11 @@ def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int
     with service.store.write() as tx:
         tx.add_users([Newcomer("ada@example.com", "Ada")])
     rows = [("row", {"email": "ada@example.com", "password": PASSWORD})] * count
-    outcomes = [
-        service.transfer.import_rows(
-            rows, ImportOptions("update", dry_run, OPERATOR, report=print, progress=lambda *_: None)
-        )
-        for dry_run in (True, False)
-    ]
+    before, outcomes = everything(service), list[Imported]()
+    for dry_run in (True, False):
+        assert everything(service) == before
+        options = ImportOptions("update", dry_run, OPERATOR, report=print, progress=lambda *_: None)
+        outcomes.append(service.transfer.import_rows(rows, options))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0].updated == count
 
