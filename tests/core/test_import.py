@@ -26,9 +26,10 @@ from usersctl.errors import Invalid, UsersError
 from usersctl.invitations import guest
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
+from usersctl.transfer import rows as rows_of_files
 from usersctl.transfer import writing
 from usersctl.transfer.checks import checked
-from usersctl.transfer.rows import csv_rows
+from usersctl.transfer.rows import LONGEST_LINE, csv_rows, json_rows, jsonl_rows
 from usersctl.transfer.writing import BrokenRows, Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
@@ -414,6 +415,15 @@ def test_ids_of_many_accounts_take_little_memory() -> None:
 
 
 # --- one row ---
+
+
+def test_a_document_and_a_first_line_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((where, problem),) = jsonl_rows(io.StringIO("x" * (LONGEST_LINE + 1)))
+    assert (where, str(problem)) == ("line 1", "longer than 1048576 characters")
+    monkeypatch.setattr(rows_of_files, "LONGEST_DOCUMENT", LONGEST_LINE)
+    assert list(json_rows(io.StringIO("[]".ljust(LONGEST_LINE)))) == []
+    with pytest.raises(Invalid, match="more than 1 MiB, which is too much for one JSON document"):
+        list(json_rows(io.StringIO("[]".ljust(LONGEST_LINE + 1))))
 
 
 def test_a_header_may_have_blanks_and_names_each_column_once_in_any_case() -> None:
