@@ -243,6 +243,29 @@ def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> No
     assert changes == [{"linked": ["google"], "password": False}] * 3
 
 
+def test_an_export_has_an_identity_in_two_columns_if_they_hold_all_of_it(service: Service) -> None:
+    known = {"provider": "oauth", "issuer": ISSUER, "email": None, "linked_at": None}
+    given = [
+        known | {"subject": "1"},
+        known | {"subject": "2", "email": "ada@id.example"},
+        known | {"subject": "3", "linked_at": "2026-01-02T03:04:05.000Z"},
+        known | {"subject": "4", "provider": "google", "issuer": ""},
+    ]
+    for identity in given:
+        user = create_user(service, f"u{identity['subject']}@example.com", "U", None)
+        with service.store.write() as tx:
+            tx.add_identities([Identity(user_id=user.id, **identity)])
+    exported = list(service.transfer.export_rows(with_hashes=False))
+    columns = [(row["oauth_id"], row["oauth_issuer"]) for row in exported]
+    assert columns == [*((subject, ISSUER) for subject in "123"), (None, None)]
+    assert [row["identities"] for row in exported] == [
+        None,
+        [given[1]],
+        [given[2]],
+        [given[3] | {"issuer": None}],
+    ]
+
+
 def test_an_id_that_no_provider_is_named_for_yet_is_taken(service: Service) -> None:
     """A daemon binds it to the provider of the configuration, which may be that of the row."""
     user = create_user(service, "ada@example.com", "Ada", PASSWORD)
