@@ -123,6 +123,9 @@ class _Part(Generic[T]):
             except UsersError as error:
                 self._log.event("database", message=str(error), hint=error.hint)
                 wait = START_AFTER
+            except Exception as error:  # noqa: BLE001 - the thread must live to try again, and to close
+                self._log.error(error)
+                wait = START_AFTER
         with self._lock:
             self._stack.close()
             self._open = None

@@ -62,7 +62,8 @@ def start(
             host, port = settings.metrics_host, settings.metrics_port
             metrics = stack.enter_context(measuring(host, port, table, settings.processes))
         begin = partial(first_run, loaded, log, address=address, at_terminal=sys.stdout.isatty(), trial=trial)
-        when_the_server_is_there(begin, log)
+        with notifier.starting():
+            when_the_server_is_there(begin, log)
         log_mail(settings, log)
         if unread := unread_variables():
             log.event("unread-variables", message=unread)

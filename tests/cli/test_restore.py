@@ -36,6 +36,19 @@ pytestmark = pytest.mark.usefixtures("progress_is_drawn_often")
 ME = "/api/users/me"
 
 
+def test_restore_refuses_a_backup_of_a_newer_version_as_that(usersctl: Command, ada: User) -> None:
+    """As on the way back to the version before. The file is sound."""
+    file = saved(usersctl)
+    with closing(sqlite3.connect(file)) as db:
+        db.execute(f"PRAGMA user_version = {database_file.VERSION + 1}")
+    refused = usersctl("db", "restore", file, "--yes", "--json")
+    newer, known = database_file.VERSION + 1, database_file.VERSION
+    message = f"{file} is of version {newer}, this usersctl knows {known}"
+    assert (refused.code, refused.error["message"]) == (6, message)
+    assert refused.error["hint"] == "install the newer usersctl that wrote it"
+    assert emails(usersctl.database) == [ada.email]
+
+
 def test_restore_brings_everything_back_and_keeps_the_replaced_database(usersctl: Command, ada: User) -> None:
     saved(usersctl)
     usersctl.add("bob")

@@ -317,7 +317,9 @@ def test_a_file_that_is_not_utf_8_is_refused_once_with_the_way_to_convert_it(
     assert usersctl.shell(convert).code == 0
     assert usersctl.ok("import", f"the people-utf8.{form}", "--json").json["created"] == 100
     piped = usersctl("import", "-", "--format", form, stdin=content)
-    assert piped.stderr.splitlines()[0].startswith("usersctl: standard input is not UTF-8: see line ")
+    line, hint = piped.stderr.splitlines()
+    assert line.startswith("usersctl: standard input is not UTF-8: see line ")
+    assert hint == f"  convert it, for example: iconv -f {named} -t utf8"
 
 
 def test_a_hint_about_a_file_whose_name_begins_with_a_dash_works(usersctl: Command) -> None:
@@ -335,8 +337,13 @@ def test_a_hint_about_a_file_whose_name_begins_with_a_dash_works(usersctl: Comma
 
 @pytest.mark.parametrize(
     "packed",
-    [zipped(), b"PK\x03\x04\x14\0\0\0\x08\n", gzip.compress(b"email\n")],
-    ids=["zip", "zip that begins with ASCII", "gzip"],
+    [
+        zipped(),
+        b"PK\x03\x04\x14\0\0\0\x08\n",
+        gzip.compress(b"email\n"),
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+    ],
+    ids=["zip", "zip that begins with ASCII", "gzip", "older spreadsheet"],
 )
 def test_a_spreadsheet_or_a_packed_file_is_no_text_to_convert(usersctl: Command, packed: bytes) -> None:
     file = written(usersctl, "people.csv", packed)

@@ -33,7 +33,7 @@ from usersctl.models import PendingSignIn, User
 from usersctl.service import Service
 from usersctl.state.lines import Place, lines_of
 from usersctl.state.planning import Change, Conflicts, Options
-from usersctl.state.reading import Broken, WantedGroup, WantedUser, read_state
+from usersctl.state.reading import LARGEST, Broken, WantedGroup, WantedUser, read_state
 from usersctl.store.conninfo import Conninfo
 
 STATES = 2_000 if LONG else 60
@@ -261,6 +261,7 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('name = "x"\n"my users" = 1', "line 2", "unknown key my users"),
         ('{"name": "x", "us\\u0065rs": [\n{"email": 1}]}', "line 2, users[0].email", "must be text"),
         ('[{"email": "ada@example.com"}]', "file", "must be a JSON object"),
+        ('\r\n[\r\n{"email": "ada@example.com"}]', "file", "must be a JSON object"),
         ('name = "x"\n[users]\nemail = "ada@example.com"', "line 2", "write each entry below [[users]]"),
         ('name = "x"\nusers = ["ada@example.com"]', "line 2", "must be a table"),
         ("name = 3", "line 1", "must be text"),
@@ -272,7 +273,14 @@ def test_a_password_never_stands_in_it(key: str) -> None:
         ('{"name": "x", "users": [{"email": 1}]}', "users[0].email", "must be text"),
         ('{"name": "x", "groups": {"name": "a"}}', "groups", "must be a list"),
         (b'name = "x"\n# \xff\n', "line 2", "UTF-8"),
+        ('name = "x"\n[[users]]\nEMAIL = "a@b.cd"', "line 3", "unknown key EMAIL; perhaps email; known are"),
+        ('name = "x"\n[[users]]\nrole = ["admin"]', "line 3", "must be one of admin, user"),
+        ('name = "x"\n[[groups]]\nname = "a"\n[[groups]]\nname = "a"', "line 5", "twice: see line 3"),
         pytest.param("name = " + "1" * 5_000, "file", "it is not TOML", id="digits"),
+        pytest.param(
+            f'name = "x"\n[[users]]\ngroups = {["a"] * 1_001}', "line 3", "at most 1,000 names", id="groups"
+        ),
+        pytest.param(b" " * (LARGEST + 1), "file", "it is larger than 64 MiB", id="blanks"),
         pytest.param("[" * 100_000, "", "it is not", id="brackets"),
         pytest.param('{"a":' * 100_000, "", "it is not JSON", id="objects"),
         ("", "file", 'it has no name; begin it with one, such as name = "people"'),
@@ -326,6 +334,8 @@ def test_a_plan_shows_that_it_decides_instead_of_an_owner_who_deletes_the_accoun
     with service.store.write() as tx:
         tx.change_user(user.id, active=False, delete_at="2030-01-01T00:00:00.000Z")
     assert apply(service, people(ADA)) == []
+    apply(service, people({"email": ADA, "name": "Countess"}))
+    assert query(service, "SELECT delete_at FROM users") == [("2030-01-01T00:00:00.000Z",)]
     (change,) = apply(service, people({"email": ADA, "active": active}))
     assert change.before is not None
     assert change.after is not None
@@ -343,7 +353,8 @@ def test_what_the_file_leaves_open_stays(service: Service, add: Callable[..., Us
     assert change.before is not None
     assert change.after == change.before | {"managed_by": "people"}
     assert world(service).users[ADA] == change.after
-    assert [(row.action, row.details) for row in audit(service)][-1] == ("adopt", {"file": "people"})
+    assert [row.action for row in audit(service)][-2:] == ["group-add", "adopt"]
+    assert audit(service)[-1].details == {"file": "people"}
 
 
 def test_an_account_that_no_file_or_another_one_manages_is_a_conflict(
@@ -373,7 +384,8 @@ def test_only_accounts_of_the_file_are_pruned_and_only_if_asked(
 ) -> None:
     add("ada", role="admin")
     apply(service, people(BOB, CY, groups=("staff",)))
-    apply(service, people("dan@example.com", name="others"))
+    apply(service, people("dan@example.com", groups=("theirs",), name="others"))
+    service.groups.create("unmanaged", by=OPERATOR)
     assert apply(service, people(CY)) == []
     assert short(apply(service, people(CY), prune="deactivate")) == [("update", "user", BOB)]
     assert apply(service, people(CY), prune="deactivate") == []
@@ -383,6 +395,7 @@ def test_only_accounts_of_the_file_are_pruned_and_only_if_asked(
         ("delete", "group", "staff"),
     ]
     assert set(world(service).users) == {ADA, CY, "dan@example.com"}
+    assert set(world(service).groups) == {"theirs", "unmanaged"}
 
 
 def test_a_deactivated_account_is_signed_out(service: Service, add: Callable[..., User]) -> None:
@@ -444,7 +457,9 @@ def test_accounts_that_are_pruned_together_are_shut_out_and_no_others(
 
 def test_groups_are_exactly_those_of_the_file(service: Service) -> None:
     apply(service, people({"email": ADA, "groups": ["a", "b"]}, groups=("a", "b", "c")))
+    before = len(audit(service))
     (change,) = apply(service, people({"email": ADA, "groups": ["b", "c"]}))
+    assert sorted(row.action for row in audit(service)[before:]) == ["group-add", "group-remove"]
     assert change.after == world(service).users[ADA]
     assert world(service).users[ADA]["groups"] == ["b", "c"]
     assert service.groups.get("a").members == 0
@@ -547,11 +562,40 @@ def test_only_what_opens_a_session_is_a_way_into_an_account_of_the_file(
     assert [invitations(service, email) for email in emails] == [1, 1, 1, 0, 0]
 
 
+def test_only_an_account_that_the_file_makes_without_a_name_asks_its_owner_for_one(service: Service) -> None:
+    invited = [{"email": ADA, "invite": True}, {"email": BOB, "name": "Bob B.", "invite": True}]
+    apply(service, people(*invited, CY))
+    apply(service, people({"email": CY, "invite": True}))
+    asks = "SELECT email, invited_nameless FROM users ORDER BY email"
+    assert query(service, asks) == [(ADA, 1), (BOB, 0), (CY, 0)]
+    made = [row.details.get("created") for row in audit(service) if row.action == "invite"]
+    assert made == [True, True, None]
+    service.accounts.delete([1, 2], by=OPERATOR)
+    apply(service, people(*invited))
+    assert query(service, asks) == [(ADA, 1), (BOB, 0), (CY, 0)]
+
+
 def test_an_accepted_invitation_is_nothing_to_do(service: Service) -> None:
     file = people({"email": ADA, "invite": True, "active": True})
     apply(service, file)
     service.accounts.update(1, active=True, by=OPERATOR)
     assert apply(service, file) == []
+
+
+def test_an_invited_account_that_was_deactivated_later_is_active_again_only_if_the_file_says_so(
+    service: Service,
+) -> None:
+    apply(service, people({"email": ADA, "invite": True}))
+    service.accounts.update(1, active=True, by=OPERATOR)
+    service.accounts.update(1, active=False, by=OPERATOR)
+    assert apply(service, people({"email": ADA, "invite": True})) == []
+    apply(service, people({"email": ADA, "invite": True, "active": True}))
+    assert world(service).users[ADA]["active"] is True
+
+
+def test_a_deactivated_account_without_a_way_in_is_not_invited(service: Service) -> None:
+    apply(service, people({"email": ADA, "active": False}))
+    assert apply(service, people({"email": ADA, "invite": True})) == []
 
 
 def test_an_inactive_account_in_the_file_ends_its_invitation(service: Service) -> None:
@@ -587,6 +631,7 @@ def test_every_row_of_the_trail_names_the_file(service: Service, add: Callable[.
         *("group-delete", "group-remove"),
     }
     assert {row.details.get("file") for row in rows} == {"people"}
+    assert [row.details["group"] for row in rows if row.action == "group-adopt"] == ["board"]
 
 
 def test_webhooks_hear_of_what_a_file_does(make_service: Callable[..., Service]) -> None:
@@ -611,12 +656,14 @@ def test_a_registration_of_a_stranger_never_becomes_the_account(service: Service
     changes = apply(service, people(ADA), adopt=True)
     assert short(changes) == [("delete", "registration", ADA), ("create", "user", ADA)]
     assert query(service, "SELECT name, password_hash FROM users") == [("ada", "!")]
+    assert ("delete", ADA) in [(row.action, row.email) for row in audit(service)]
 
 
 def test_a_registration_that_has_lapsed_gives_way(service: Service, clock: FakeClock) -> None:
     service.registration.register(ADA, "Stranger", "correct horse battery", by=OPERATOR)
     clock.move(days=40)
     assert short(apply(service, people(ADA))) == [("delete", "registration", ADA), ("create", "user", ADA)]
+    assert [row.action for row in audit(service)][-2:] == ["registration-expired", "create"]
 
 
 def test_an_address_that_is_reserved_for_another_account_is_a_conflict(
@@ -702,6 +749,16 @@ def test_what_ends_an_invitation_has_to_be_confirmed(service: Service) -> None:
     state = read(people({"email": BOB, "active": False}))
     with pytest.raises(Forbidden, match="ends an invitation"):
         service.desired_state.apply(state, Options(), confirmed=False, by=OPERATOR)
+
+
+@pytest.mark.parametrize("kept", [people(ADA, groups=("staff",)), people(ADA, BOB)])
+def test_what_deletes_an_inactive_account_or_a_group_has_to_be_confirmed(
+    service: Service, kept: dict[str, Any]
+) -> None:
+    entries = {"email": ADA, "role": "admin"}, {"email": BOB, "active": False}
+    apply(service, people(*entries, groups=("staff",)))
+    with pytest.raises(Forbidden, match="deletes"):
+        service.desired_state.apply(read(kept), Options(prune="delete"), confirmed=False, by=OPERATOR)
 
 
 # --- plan and database are of one moment ---

@@ -1,5 +1,6 @@
 """An import writes many rows with one statement, and each row comes to what it would have come to alone."""
 
+import io
 import shutil
 import tracemalloc
 from collections.abc import Iterator
@@ -12,17 +13,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.accounts import open_session
 from support.commands import HASH, OPERATOR, PASSWORD, create_user
 from support.databases import add_database
 from support.factors import add_authenticator_apps
 from support.fakes import FakeClock
-from support.tables import audit, query, statements
+from support.identities import link
+from support.tables import audit, everything, query, statements
 
 from usersctl.config import Settings
-from usersctl.errors import UsersError
+from usersctl.errors import Invalid, UsersError
+from usersctl.invitations import guest
 from usersctl.models import Identity, Newcomer
 from usersctl.service import Service, build
+from usersctl.transfer import rows as rows_of_files
 from usersctl.transfer import writing
+from usersctl.transfer.checks import checked
+from usersctl.transfer.rows import LONGEST_LINE, csv_rows, json_rows, jsonl_rows
 from usersctl.transfer.writing import BrokenRows, Ids, Imported, ImportOptions, RowProblem
 
 ISSUER, OTHER_ISSUER = "https://login.example.com", "https://other.example.com"
@@ -189,8 +196,9 @@ def test_the_last_row_of_an_account_decides_about_its_groups(service: Service) -
     user = create_user(service, "ada@example.com", "Ada", PASSWORD)
     options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
     rows = [("row", {"email": user.email, "groups": [group]}) for group in ("staff", "board")]
-    assert service.transfer.import_rows(rows, options).updated == 2
-    assert service.groups.of(user.id) == ("board",)
+    for _ in range(2):  # the second time the last row says what was so before the first
+        assert service.transfer.import_rows(rows, options).updated == 2
+        assert service.groups.of(user.id) == ("board",)
 
 
 @pytest.mark.parametrize("batch", [1, 400])
@@ -231,17 +239,141 @@ def test_an_identity_keeps_what_a_later_row_does_not_say(service: Service) -> No
     assert stored_after(issuer=OTHER_ISSUER, subject="7") == [(OTHER_ISSUER, "7", None, None)]
     assert stored_after(issuer=OTHER_ISSUER, subject="7", **linked) == [(OTHER_ISSUER, "7", *linked.values())]
     assert stored_after(subject="8") == [("", "8", None, None)]
+    changes = [row.details for row in audit(service) if row.action == "import-update"]
+    assert changes == [{"linked": ["google"], "password": False}] * 3
 
 
-def test_an_import_invites_no_account_that_its_file_makes_inactive(service: Service) -> None:
-    states = {"ada": {}, "bob": {"active": False}, "cy": {"confirmed": False}, "dan": {"password_hash": HASH}}
+def test_an_export_has_an_identity_in_two_columns_if_they_hold_all_of_it(service: Service) -> None:
+    known = {"provider": "oauth", "issuer": ISSUER, "email": None, "linked_at": None}
+    given = [
+        known | {"subject": "1"},
+        known | {"subject": "2", "email": "ada@id.example"},
+        known | {"subject": "3", "linked_at": "2026-01-02T03:04:05.000Z"},
+        known | {"subject": "4", "provider": "google", "issuer": ""},
+    ]
+    for identity in given:
+        user = create_user(service, f"u{identity['subject']}@example.com", "U", None)
+        with service.store.write() as tx:
+            tx.add_identities([Identity(user_id=user.id, **identity)])
+    exported = list(service.transfer.export_rows(with_hashes=False))
+    columns = [(row["oauth_id"], row["oauth_issuer"]) for row in exported]
+    assert columns == [*((subject, ISSUER) for subject in "123"), (None, None)]
+    assert [row["identities"] for row in exported] == [
+        None,
+        [given[1]],
+        [given[2]],
+        [given[3] | {"issuer": None}],
+    ]
+
+
+def test_an_id_that_no_provider_is_named_for_yet_is_taken(service: Service) -> None:
+    """A daemon binds it to the provider of the configuration, which may be that of the row."""
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    link(service, user.id, "7", "", provider="google")
+    problems: list[RowProblem] = []
+    options = ImportOptions("update", False, OPERATOR, problems.append, progress=lambda *_: None)
+    identity = {"provider": "google", "subject": "7", "issuer": ISSUER}
+    row = {"email": "eve@example.com", "identities": [identity]}
+    with pytest.raises(BrokenRows):
+        service.transfer.import_rows([("row", row)], options)
+    assert problems == [RowProblem("row", "7 of google is taken by ada@example.com")]
+
+
+def test_an_address_that_its_user_gave_up_is_taken(service: Service) -> None:
+    user = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    with service.store.write() as tx:
+        tx.reserve(user.id, "former@example.com", "2999-01-01T00:00:00.000Z")
+    problems: list[RowProblem] = []
+    options = ImportOptions("update", False, OPERATOR, problems.append, progress=lambda *_: None)
+    with pytest.raises(BrokenRows) as refused:
+        service.transfer.import_rows([("row", {"email": "former@example.com"})], options)
+    assert problems == [RowProblem("row", "former@example.com is reserved for another account")]
+    assert refused.value.hint == "wait: an address that its user gave up stays reserved for seven days"
+
+
+def test_an_update_that_activates_or_deactivates_ends_what_the_account_waits_for(service: Service) -> None:
+    leaving = create_user(service, "ada@example.com", "Ada", PASSWORD)
+    bob = create_user(service, "bob@example.com", "Bob", None)
+    open_session(service, bob)
+    list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
+    with service.store.write() as tx:
+        tx.change_user(leaving.id, active=False, delete_at="2999-01-01T00:00:00.000Z")
+    waits_for = "SELECT active, delete_at IS NULL, invited_at IS NULL FROM users ORDER BY id"
+    assert query(service, waits_for) == [(0, 0, 1), (1, 1, 0)]
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    states = (("ada", True), ("bob", False))
+    rows = [(name, {"email": f"{name}@example.com", "active": active}) for name, active in states]
+    assert service.transfer.import_rows(rows, options).updated == 2
+    assert query(service, waits_for) == [(1, 1, 1), (0, 1, 1)]
+    assert query(service, "SELECT count(*) FROM auth_tokens") == [(0,)]
+    assert query(service, "SELECT kind, state FROM outbox") == [("invitation", "dropped")]
+
+
+def test_a_confirmation_in_the_file_activates_no_account_that_was_deactivated(
+    service: Service, clock: FakeClock
+) -> None:
+    create_user(service, "ada@example.com", "Ada", PASSWORD, active=False)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+
+    def confirmed() -> Imported:
+        return service.transfer.import_rows(
+            [("row", {"email": "ada@example.com", "confirmed": True})], options
+        )
+
+    assert confirmed().updated == 1
+    known = query(service, "SELECT active, email_proven_at, updated_at FROM users")
+    assert (known[0][0], known[0][1]) == (0, known[0][2])
+    clock.move(days=1)
+    assert confirmed().unchanged == 1  # it was proven once
+    assert query(service, "SELECT active, email_proven_at, updated_at FROM users") == known
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_password_in_the_file_leaves_nothing_to_accept(service: Service, is_new: bool) -> None:
+    if is_new:
+        service.invitations.invite([guest("bob@example.com")], timedelta(days=7), by=OPERATOR)
+    else:
+        create_user(service, "bob@example.com", "Bob", None)
+        list(service.invitations.invite_without_password(timedelta(days=7), by=OPERATOR))
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    row = {"email": "bob@example.com", "password_hash": HASH}
+    assert service.transfer.import_rows([("row", row)], options).updated == 1
+    assert service.invitations.waiting() == []
+    assert query(service, "SELECT active FROM users") == [(1,)]
+    assert query(service, "SELECT state FROM outbox") == [("dropped",)]
+
+
+def test_a_registration_that_an_import_puts_into_a_group_loses_its_password(service: Service) -> None:
+    """Whoever made it may not be the person of the row."""
+    service.registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    service.groups.create("staff", by=OPERATOR)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    for groups, has_password in (([], True), (["staff"], False)):
+        row = {"email": "eve@example.com", "groups": groups}
+        service.transfer.import_rows([("row", row)], options)
+        assert query(service, "SELECT password_hash <> '!' FROM users") == [(has_password,)]
+
+
+def test_an_import_invites_no_account_that_its_file_makes_inactive_or_opens(service: Service) -> None:
+    states: dict[str, dict[str, Any]] = {
+        "ada": {},
+        "bob": {"active": False},
+        "cy": {
+            "confirmed": False,
+            "created_at": "2020-01-01",
+            "name": "Cy",
+        },  # the next cleanup would remove it
+        "dan": {"password_hash": HASH},
+        "eve": {"oauth_id": "7"},
+    }
     rows = [(name, {"email": f"{name}@example.com"} | state) for name, state in states.items()]
     options = ImportOptions(
         "fail", False, OPERATOR, report=print, progress=lambda *_: None, invite=timedelta(days=7)
     )
-    assert service.transfer.import_rows(rows, options).invited == 2
-    invited = query(service, "SELECT email FROM users WHERE invited_at IS NOT NULL ORDER BY id")
-    assert invited == [("ada@example.com",), ("cy@example.com",)]
+    done = service.transfer.import_rows(rows, options)
+    assert (done.invited, done.overdue) == (2, 0)
+    invited = "SELECT email, invited_nameless FROM users WHERE invited_at IS NOT NULL ORDER BY id"
+    assert query(service, invited) == [("ada@example.com", 1), ("cy@example.com", 0)]
 
 
 @pytest.mark.parametrize("batch", [1, 400])
@@ -251,9 +383,21 @@ def test_a_repeated_address_is_taken_by_an_earlier_row_however_many_stand_betwee
     problems: list[RowProblem] = []
     options = ImportOptions("fail", False, OPERATOR, problems.append, progress=lambda *_: None)
     rows = [(f"row {n}", {"email": f"{name}@example.com"}) for n, name in enumerate(("ada", "bob", "ada"))]
-    with pytest.raises(BrokenRows):
+    with pytest.raises(BrokenRows, match="1 row with an address or provider id that is taken"):
         service.transfer._replace(batch=batch).import_rows(rows, options)
     assert problems == [RowProblem("row 2", "ada@example.com is taken by an earlier row")]
+
+
+@pytest.mark.parametrize("batch", [1, 400])
+def test_an_account_that_is_skipped_needs_no_free_id_at_a_provider(service: Service, batch: int) -> None:
+    options = ImportOptions("skip", False, OPERATOR, report=print, progress=lambda *_: None)
+    rows = [
+        ("row", {"email": f"{name}@example.com", "oauth_id": oauth_id})
+        for name, oauth_id in ("a1", "b2", "a2", "c3")
+    ]
+    done = service.transfer._replace(batch=batch).import_rows(rows, options)
+    assert (done.created, done.skipped) == (3, 1)
+    assert query(service, "SELECT subject FROM identities ORDER BY user_id") == [("1",), ("2",), ("3",)]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -262,14 +406,21 @@ def test_a_dry_run_counts_each_password_as_a_change(service: Service, count: int
     with service.store.write() as tx:
         tx.add_users([Newcomer("ada@example.com", "Ada")])
     rows = [("row", {"email": "ada@example.com", "password": PASSWORD})] * count
-    outcomes = [
-        service.transfer.import_rows(
-            rows, ImportOptions("update", dry_run, OPERATOR, report=print, progress=lambda *_: None)
-        )
-        for dry_run in (True, False)
-    ]
+    before, outcomes = everything(service), list[Imported]()
+    for dry_run in (True, False):
+        assert everything(service) == before
+        options = ImportOptions("update", dry_run, OPERATOR, report=print, progress=lambda *_: None)
+        outcomes.append(service.transfer.import_rows(rows, options))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0].updated == count
+
+
+def test_an_update_counts_the_hashes_of_other_systems_that_it_stores(service: Service) -> None:
+    create_user(service, "ada@example.com", "Ada", PASSWORD)
+    options = ImportOptions("update", False, OPERATOR, report=print, progress=lambda *_: None)
+    row = {"email": "ada@example.com", "password_hash": f"pbkdf2_sha256$1000$salt${'A' * 43}="}
+    for stored in ({"PBKDF2": 1}, {}):  # the second time nothing changes
+        assert service.transfer.import_rows([("row", row)], options).foreign_hashes == stored
 
 
 def test_ids_of_many_accounts_take_little_memory() -> None:
@@ -284,3 +435,59 @@ def test_ids_of_many_accounts_take_little_memory() -> None:
     assert 10_000 < sum(trace.size for trace in taken.traces) < 100_000
     assert all(number in ids for number in (0, 2, 199_998, 10**17))
     assert not any(number in ids for number in (1, 199_999, 200_000, 10**17 + 1))
+
+
+# --- one row ---
+
+
+def test_a_document_and_a_first_line_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((where, problem),) = jsonl_rows(io.StringIO("x" * (LONGEST_LINE + 1)))
+    assert (where, str(problem)) == ("line 1", "longer than 1048576 characters")
+    monkeypatch.setattr(rows_of_files, "LONGEST_DOCUMENT", LONGEST_LINE)
+    assert list(json_rows(io.StringIO("[]".ljust(LONGEST_LINE)))) == []
+    with pytest.raises(Invalid, match="more than 1 MiB, which is too much for one JSON document"):
+        list(json_rows(io.StringIO("[]".ljust(LONGEST_LINE + 1))))
+
+
+def test_a_header_may_have_blanks_and_names_each_column_once_in_any_case() -> None:
+    columns, rows = csv_rows(io.StringIO("email, Name \na@example.com,Ada\n"))
+    assert columns == ["email", "Name"]
+    assert list(rows) == [("line 2", {"email": "a@example.com", "Name": "Ada"})]
+    with pytest.raises(Invalid, match="line 1: the column name stands twice"):
+        csv_rows(io.StringIO("name,NAME\n"))
+
+
+SETTINGS = Settings(database=Path("users.db"), base_url="http://127.0.0.1")
+
+
+def test_a_row_says_yes_and_no_in_three_ways() -> None:
+    for truth, words in ((True, ("true", "Yes ", "1", 1, True)), (False, ("FALSE", "no", "0", 0, False))):
+        for word in words:
+            assert checked(SETTINGS, {"email": "a@example.com", "active": word})["active"] is truth, word
+
+
+def test_blank_text_counts_as_left_out_but_for_a_password() -> None:
+    row = {"email": "a@example.com", "name": " ", "role": "", "groups": None}
+    assert checked(SETTINGS, row) == {"email": "a@example.com"}
+    with pytest.raises(Invalid):
+        checked(SETTINGS, row | {"password": " "})
+
+
+def test_what_a_list_prints_beside_the_columns_is_left_out() -> None:
+    row = {"email": "a@example.com", "id": 7, "updated_at": "2026-01-01"}
+    assert checked(SETTINGS, row) == {"email": "a@example.com"}
+
+
+@pytest.mark.parametrize("name", ["password", "password_hash"])
+@pytest.mark.parametrize("secret", [1234567890123, "1234567890123\x00", "1234567890123\ud800"])
+def test_the_problem_of_a_password_does_not_repeat_it(name: str, secret: object) -> None:
+    with pytest.raises(Invalid) as refused:
+        checked(SETTINGS, {"email": "a@example.com", name: secret})
+    assert name in refused.value.in_full.casefold()
+    assert "123" not in refused.value.in_full
+
+
+def test_an_id_at_a_provider_has_at_most_255_characters() -> None:
+    assert checked(SETTINGS, {"email": "a@example.com", "oauth_id": "7" * 255})["identities"]
+    with pytest.raises(Invalid, match="oauth_id has more than 255 characters"):
+        checked(SETTINGS, {"email": "a@example.com", "oauth_id": "7" * 256})

@@ -534,15 +534,42 @@ def killed_in_the_middle(path: Path) -> None:
     open_store(path)
 
 
-def test_an_upgrade_that_is_killed_halfway_leaves_the_former_database(path: Path) -> None:
-    make(path, OLD, old_row())
-    before = dump(path)
+def kill_an_upgrade(path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=killed_in_the_middle, args=(path,))
     process.start()
     process.join(60)
     assert process.exitcode == -9
+
+
+def test_an_upgrade_that_is_killed_halfway_leaves_the_former_database(path: Path) -> None:
+    make(path, OLD, old_row())
+    before = dump(path)
+    kill_an_upgrade(path)
     assert dump(path) == before
     assert only(path).email == "ada@example.com"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make_older", [make, partial(make_version, version=1)], ids=["deployment", "version"]
+)
+def test_upgrades_that_are_killed_leave_no_copies_that_fill_the_disk(
+    path: Path, make_older: Callable[[Path], Any]
+) -> None:
+    """As by a machine that is short of memory, and starts the daemon again and again."""
+    make_older(path)
+    before = dump(path)
+    theirs = path.with_name("other.db.before-20260102T030405.678901Z.unfinished")
+    theirs.touch()
+    for _ in range(2):
+        kill_an_upgrade(path)
+        (left,) = path.parent.glob("users.db.before-*")
+        assert left.name.endswith(".unfinished")
+    open_store(path).close()
+    (copy,) = path.parent.glob("users.db.before-*")
+    assert copy.name.endswith("Z")
+    assert dump(copy) == before
+    assert theirs.exists()
 
 
 # --- the first release ---

@@ -361,7 +361,7 @@ def test_an_event_that_the_receiver_refuses_holds_up_its_user_only(
     ]
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 429, 500, 503])
+@pytest.mark.parametrize("status", [300, 302, 307, 400, 404, 429, 500, 503])
 def test_every_other_answer_is_tried_again_with_the_same_id(
     told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock, status: int
 ) -> None:
@@ -375,6 +375,28 @@ def test_every_other_answer_is_tried_again_with_the_same_id(
     assert first.id == second.id
     assert first.payload == second.payload
     assert int(second.headers["webhook-timestamp"]) - int(first.headers["webhook-timestamp"]) == 7
+
+
+def test_an_event_that_failed_says_why_and_a_success_forgets_it(
+    told: Service, ops: Delivery, receiver: Receiver, clock: FakeClock
+) -> None:
+    assert told.webhooks is not None
+    problem = "the connection failed: Connection refused"
+    receiver.answer = lambda _event: problem
+    people(told, "ada")
+    for least, most in ((4, 6), (8, 12)):
+        assert send_all(ops) == [problem]
+        assert least <= ops.seconds_until_due(60) <= most
+        condition = told.webhooks.condition("ops")
+        assert (condition.word, condition.state.failures) == ("failing", 1)  # an event counts once
+        assert [event.last_error for event in condition.newest] == [problem]
+        assert condition.as_json()["oldest_waiting"] == condition.newest[0].created_at
+        clock.move(seconds=most)
+    assert ops.seconds_until_due(60) == 0
+    receiver.answer = lambda _event: Answer(200)
+    assert send_all(ops) == ["200"]
+    condition = told.webhooks.condition("ops")
+    assert (condition.word, condition.state.failures) == ("ok", 0)
 
 
 def test_retry_after_holds_up_all_events(
@@ -476,6 +498,16 @@ def test_an_event_is_given_up_after_three_days_and_the_next_one_goes_on(
     assert told.webhooks is not None
     told.webhooks.deliveries["ops"] = ops
     assert list(told.webhooks.retry("ops")) == []
+
+
+def test_a_retry_ends_with_the_first_event_that_fails(
+    told: Service, ops: Delivery, receiver: Receiver
+) -> None:
+    receiver.answer = lambda _event: Answer(500)
+    people(told, "ada", "bob")
+    assert told.webhooks is not None
+    told.webhooks.deliveries["ops"] = ops
+    assert [attempt.message for attempt in told.webhooks.retry("ops")] == ["the receiver answered 500"]
 
 
 def test_a_retry_sends_what_was_given_up_where_nothing_later_was_taken(

@@ -237,11 +237,16 @@ def listed(usersctl: Command, database: Path) -> list[str]:
 
 def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersctl: Command) -> None:
     usersctl.add("ada")
+    usersctl.configure('mailer.host = "127.0.0.1"\nmailer.port = 1\n')  # a trial sends nothing there
     trial = usersctl.folder / "users-dev.db"
     with serving(usersctl, "--dev") as daemon:
         (line,) = daemon.events("trial")
         assert line["message"] == f"For other commands on this database: usersctl list --db {trial}"
-        assert daemon.events("listening")[0]["database"] == str(trial)
+        (listening,) = daemon.events("listening")
+        assert listening["database"] == str(trial)
+        # Browsers make no passkey for an address that is no name.
+        assert listening["base_url"] == f"http://localhost:{daemon.port}"
+        assert b"Sample ID" in daemon.client().get("/login").body
         (line,) = daemon.events("no-admin")
         assert line["message"].endswith(f" --db {trial}")
         client = daemon.client()
@@ -249,8 +254,12 @@ def test_a_trial_has_a_database_and_emails_of_its_own_with_sample_people(usersct
         assert client.post("/api/users/password/forgot", {"email": "yukawa@example.com"}).status == 200
         assert client.login("ada@example.com", PASSWORD).status == 401
         (_,) = wait_for(lambda: list((usersctl.folder / "mail-dev").glob("*.eml")))
+        assert client.get("/dev/mail").status == 200
+        leads_to = client.get("/api/users/auth/oauth/redirect").header("Location") or ""
+        assert client.get(leads_to.removeprefix(f"http://localhost:{daemon.port}")).status == 200
     people = listed(usersctl, trial)
     assert len(people) == 7
+    assert len(usersctl("list", "--inactive", "--json", "--db", trial).json) == 1
     assert not (usersctl.folder / "mail").exists()
     assert listed(usersctl, usersctl.database) == ["ada@example.com"]
     # Only the first start adds them.

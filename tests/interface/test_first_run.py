@@ -29,6 +29,8 @@ from support.web import Client, Site
 
 from usersctl.clock import moment
 from usersctl.config import load
+from usersd.development import Trial, for_development
+from usersd.routes import FOR_DEVELOPMENT, TABLE
 from usersd.start import admin_command, show_link
 
 USERSD = str(Path(sys.executable).with_name("usersd"))
@@ -426,6 +428,21 @@ def test_dev_with_the_configuration_of_a_public_service_names_the_options_that_i
     options = ["--host", "127.0.0.1", "--base-url", "http://localhost:8080"]
     with serving(usersctl, "--dev", *options) as daemon:
         assert daemon.client().get("/register").status == 200
+
+
+def test_a_trial_names_its_database_to_other_commands_and_is_one_process() -> None:
+    configured = load(env={"HOME": "/nowhere"}, flags={"server.processes": 2})
+    trial, *_ = for_development(configured, Trial())
+    assert admin_command(trial) == f"{MAKE_ONE} --db {trial.settings.database}"
+    assert (configured.settings.processes, trial.settings.processes) == (2, 1)
+
+
+def test_a_trial_keeps_the_configured_provider() -> None:
+    keys = {"clientId": "id", "clientSecret": "secret", "issuer": "https://id.example.com"}
+    flags = {f"auth.oauth.{key}": value for key, value in keys.items()}
+    trial, table, _ = for_development(load(env={"HOME": "/nowhere"}, flags=flags), Trial())
+    assert trial.settings.oauth_issuer == "https://id.example.com"
+    assert table == TABLE + FOR_DEVELOPMENT
 
 
 @pytest.mark.parametrize("base_url", ["http://[::1]:8080", "http://[::1]", "http://localhost"])

@@ -27,6 +27,7 @@ from support.web import Client, Reply, hosting
 
 from usersctl.clock import moment, utc_now
 from usersctl.config import Settings
+from usersctl.errors import ConfigError
 from usersctl.models import User
 from usersctl.secrets import new_token
 from usersctl.service import Service, build
@@ -384,6 +385,25 @@ def test_a_gate_that_is_closed_leaves_no_thread_and_works_again_at_the_next_requ
             wait_for(lambda: any(thread.name == "sends email" for thread in threading.enumerate()))
         gate.close()
         assert set(threading.enumerate()) <= before
+
+
+def test_pages_beside_an_application_log_a_start_and_no_request(
+    make_service: Callable[..., Service], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = Gate(application, make_service(metrics_port=9180), pages=True)
+    with hosting(Hosted(app=gate)) as port:
+        assert Client(port).get("/login").status == 200
+    gate.close()
+    logged = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert logged[:3] == ["no-admin", "mail", "no-metrics"]
+    assert "request" not in logged  # the server of the application logs them
+
+
+def test_pages_that_cannot_be_configured_so_stop_the_start_of_the_application(
+    make_service: Callable[..., Service],
+) -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        Gate(application, make_service(mailer_user="ada"), pages=True)
 
 
 @pytest.mark.parametrize("pages", [False, True])

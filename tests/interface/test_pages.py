@@ -891,6 +891,17 @@ def test_an_invalid_catalogue_is_refused(tmp_path: Path, text: str, message: str
     assert str(refused.value).startswith(f"locale = {str(file)!r}: ")
 
 
+def test_all_texts_of_a_catalogue_that_an_upgrade_ended_are_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text('{"confirm.done": "Done", "login.title": "Hi", "users.inactive": "inactive"}')
+    with pytest.raises(
+        ConfigError, match=r"'confirm.done', 'users.inactive' must be keys of en.json"
+    ) as refused:
+        assets.check(settings(locale=str(file)))
+    assert "remove what this version has no text for: /" in str(refused.value.hint)
+    assert Path(str(refused.value.hint).rpartition(": ")[2]).name == "en.json"
+
+
 def test_the_error_for_a_missing_catalogue_names_the_shipped_ones() -> None:
     with pytest.raises(ConfigError, match=r"^locale = 'xx': none of de, en, es, fr, and as a file: No such"):
         assets.check(settings(locale="xx"))

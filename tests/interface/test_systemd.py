@@ -1,4 +1,4 @@
-"""The messages to systemd: ready, alive while it answers, stopping. The test acts as systemd."""
+"""The messages to systemd: more time, ready, alive while it answers, stopping. The test acts as systemd."""
 
 import os
 import signal
@@ -165,6 +165,52 @@ def test_hanging_threads_stop_the_watchdog_messages_although_the_loop_runs(watch
         process.wait(10)
         if process.stdout is not None:
             process.stdout.close()
+
+
+# A daemon whose database takes a moment to prepare, as in the upgrade of a large one.
+SLOW_START = """
+import sys, time
+from usersd import start
+from usersd.server.systemd import Notifier
+
+first_run, starting = start.first_run, Notifier.starting
+
+def slowly(*words, **keywords):
+    time.sleep(1)
+    first_run(*words, **keywords)
+
+start.first_run = slowly
+Notifier.starting = lambda notifier: starting(notifier, every=0.1)
+sys.argv = ["usersctl", "serve", "--socket", "run.sock"]
+from usersctl.__main__ import command
+command()
+"""
+
+
+@pytest.mark.slow
+def test_a_daemon_that_prepares_its_database_asks_systemd_for_more_time(
+    usersctl: Command, watching: Systemd
+) -> None:
+    log = usersctl.folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SLOW_START],
+            stdout=output,
+            stderr=output,
+            env=usersctl.env | environment(watching, 60_000_000),
+            cwd=usersctl.folder,
+        )
+    try:
+        watching.listen(until=lambda: "READY=1" in watching.heard or process.poll() is not None)
+    finally:
+        process.terminate()
+        process.wait(LIMIT)
+    assert "READY=1" in watching.heard, log.read_text()
+    before = watching.heard[: watching.heard.index("READY=1")]
+    assert len(before) >= 4
+    assert before[::2] == ["EXTEND_TIMEOUT_USEC=30000000"] * (len(before) // 2)
+    assert set(before[1::2]) == {"STATUS=preparing the database"}
+    assert "EXTEND_TIMEOUT_USEC=30000000" not in watching.heard[len(before) :]
 
 
 # The parent after its processes ended, at the time of its next check.

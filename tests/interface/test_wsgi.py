@@ -1,5 +1,6 @@
 """`usersd.wsgi:application` with other servers than the daemon's own, and several processes of them on one database."""
 
+import io
 import json
 import os
 import signal
@@ -19,6 +20,11 @@ from support.commands import OPERATOR, PASSWORD, Command
 from support.daemons import Daemon, free_port, wait_for
 from support.servers import importable, installed
 from support.web import Client, Reply
+
+from usersctl.errors import StoreUnusable
+from usersd import embedded
+from usersd.embedded import Embedded
+from usersd.log import Log
 
 NOT_BELIEVED = (
     "Forward authentication does not know the path: "
@@ -438,6 +444,67 @@ def test_a_fork_after_the_import_inherits_no_thread_and_no_database(
             "parent 401 Unauthorized",
         ]
     )
+
+
+@pytest.mark.parametrize("problem", [StoreUnusable("No file"), RuntimeError("can't start new thread")])
+def test_what_fails_when_it_opens_without_a_request_is_tried_again_and_closed(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "START_AFTER", 0.01)
+    log, done = io.StringIO(), list[str]()
+
+    @contextmanager
+    def opening() -> Iterator[str]:
+        done.append("tried")
+        if len(done) == 1:
+            raise problem
+        yield "open"
+        done.append("closed")
+
+    part = Embedded(opening, Log(log))
+    wait_for(lambda: len(done) == 2)
+    part.close()
+    assert done == ["tried", "tried", "closed"]
+    assert str(problem) in log.getvalue()
+
+
+CHILDREN_WITHOUT_REQUESTS = """
+import os, time
+from contextlib import contextmanager
+from usersd import embedded
+from usersd.log import Log
+
+embedded.START_AFTER = 0.01
+opened = []
+
+@contextmanager
+def opening():
+    opened.append(os.getpid())
+    yield "open"
+
+def a_child_opens(seconds):
+    pid = os.fork()
+    if pid == 0:
+        until = time.monotonic() + seconds
+        while os.getpid() not in opened and time.monotonic() < until:
+            time.sleep(0.01)
+        os._exit(os.getpid() in opened)
+    return bool(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+part = embedded.Embedded(opening, Log())
+print(a_child_opens(10))
+part.close()
+print(a_child_opens(0.5))
+part.opened()
+print(a_child_opens(10))
+"""
+
+
+@pytest.mark.slow
+def test_a_child_opens_the_service_without_a_request_unless_it_was_closed(usersctl: Command) -> None:
+    words = [sys.executable, "-W", "error", "-c", CHILDREN_WITHOUT_REQUESTS]
+    done = subprocess.run(words, env=usersctl.env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False", "True"]
 
 
 FORKS_BETWEEN_REQUESTS = """

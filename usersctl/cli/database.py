@@ -215,6 +215,8 @@ def restore(
     with ExitStack() as copies:
         with _checking(run) as begins:
             report, copy = copies.enter_context(backups.checked_copy(file, begins))
+        if report.other_version is not None:
+            raise report.other_version
         if report.problems:
             _refuse_unsound(run, file, report)
         users = report.counts["users"]

@@ -38,7 +38,7 @@ class Applying:
         self.by = by
 
     def carry_out(self, changes: Sequence[Change]) -> None:
-        """What needs others comes after them: members after their group, the last admin's leave after a new admin."""
+        """What needs others comes after them: members after their group."""
         self.done, self.total = 0, len(changes)
 
         def some(action: str, kind: str) -> list[Change]:
@@ -55,8 +55,7 @@ class Applying:
                 self._remove_registration(user)
         for created in self._parts(some(CREATED, USER)):
             self._create(created)
-        gaining_first = sorted(some(UPDATED, USER), key=lambda change: -change.admins)
-        for updated in self._parts(gaining_first):
+        for updated in self._parts(some(UPDATED, USER)):
             self._update(updated)
         for deleted in self._parts(some(DELETED, USER)):
             users = [user for _, user in self._with_accounts(deleted)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from usersctl.clock import Clock
-from usersctl.errors import Damaged, Invalid, ServerAway, StoreUnusable, UsersError
+from usersctl.errors import Damaged, Invalid, OtherVersion, ServerAway, StoreUnusable, UsersError
 from usersctl.models import Actor
 from usersctl.named import NamedTuple
 from usersctl.store import database_file
@@ -62,7 +62,10 @@ def checked_copy(file: Path, begins: Begins = unseen) -> Iterator[tuple[Report, 
             if _lacks_room(error):
                 raise _no_room_for(file) from None
             message = _described(error, copy).replace(str(copy), str(file))
-            report = Report({}, "", [Problem("file", message)])
+            other = None
+            if isinstance(error, OtherVersion):
+                other = OtherVersion(message, hint=str(error.hint).replace(str(copy), str(file)))
+            report = Report({}, "", [Problem("file", message)], other)
         yield report, copy
 
 

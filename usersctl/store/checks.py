@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
+from usersctl.errors import OtherVersion
 from usersctl.named import NamedTuple
 from usersctl.store import database_file
 from usersctl.store.transaction import Transaction
@@ -28,6 +29,7 @@ class Report(NamedTuple):
     counts: dict[str, int]  # rows of each table; empty where the file could not be read
     head: str  # hash of the audit trail's last row
     problems: list[Problem]
+    other_version: OtherVersion | None = None  # which has to read the file, and says nothing of its content
 
 
 # Is called as each check begins, with its name, its number and how many there are.

@@ -162,9 +162,9 @@ def in_name(now: datetime) -> str:
     return f"{now:%Y%m%dT%H%M%S.%fZ}"
 
 
-def copy_aside(path: Path, now: datetime) -> Path:
+def copy_aside(path: Path, now: datetime, ending: str = "") -> Path:
     """Copies the database to a file beside it, through a connection of its own, which sees only what is committed."""
-    target = path.with_name(f"{path.name}.before-{in_name(now)}")
+    target = path.with_name(f"{path.name}.before-{in_name(now)}{ending}")
     with closing(connect(path, read_only=True)) as source:
         source.execute("BEGIN")
         copy(source, target, owner=path)

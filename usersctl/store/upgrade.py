@@ -17,6 +17,8 @@ from usersctl.models import OAUTH, UNUSABLE, USER_FIELDS, Role
 from usersctl.store import database_file
 from usersctl.store.database_file import Migrated
 
+UNFINISHED = ".unfinished"  # the end of the name of a copy until its upgrade is done
+
 
 def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, Migrated | None]:
     """Makes an empty or older database a current one, and tells which of the two; neither, if another process was quicker."""
@@ -29,7 +31,7 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
     copies: list[Path] = []
 
     def copy_aside() -> Path:
-        copies.append(database_file.copy_aside(path, utc_now()))
+        copies.append(_copy_to_keep(path))
         return copies[0]
 
     try:
@@ -45,6 +47,9 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
             connection.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {database_file.VERSION}")
             _for_its_owner_only(path)
+        if migrated is not None:
+            copies[0] = _keep(copies[0])
+            migrated = migrated._replace(backup=copies[0])
         connection.execute("COMMIT")
     except BaseException as error:
         if connection.in_transaction:
@@ -63,6 +68,21 @@ def upgrade_database(connection: sqlite3.Connection, path: Path) -> tuple[bool, 
             connection.execute("DETACH old")
         connection.execute("PRAGMA foreign_keys = ON")
     return version is None, migrated
+
+
+def _copy_to_keep(path: Path) -> Path:
+    """Has another name until the upgrade is done, by which the next one finds and removes what a killed one left."""
+    for left in path.parent.iterdir():
+        # No upgrade is under way elsewhere, because the transaction of this one writes.
+        if left.name.startswith(f"{path.name}.before-") and left.name.endswith(UNFINISHED):
+            left.unlink()
+    return database_file.copy_aside(path, utc_now(), UNFINISHED)
+
+
+def _keep(copy: Path) -> Path:
+    kept = copy.rename(copy.with_suffix(""))
+    database_file.to_disk(kept.parent)
+    return kept
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -1,6 +1,7 @@
 """Converts the rows of another application's table into rows that `import` accepts."""
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ _NULLS = ("\\N", "NULL")  # how PostgreSQL and MySQL write it into a file
 _ZERO_DATE = "0000-00-00"  # how MySQL writes none
 _A_TIME = re.compile(r"\b(19|20)\d\d|\d{9}")  # of any form: a year, or seconds
 _ZONE = re.compile(r" (?:UTC|([+-]\d\d:?\d\d))$")  # as Ruby writes it
-_SINCE_1970 = re.compile(r"-?\d{9,14}(\.\d+)?")  # seconds or milliseconds
+_SINCE_1970 = re.compile(r"-?\d{9,13}(\.\d+)?")  # seconds or milliseconds
+_COMPACT = re.compile(r"^(\d{8})(\d{6})$")  # 20240131120000, as MediaWiki writes it
 _HASHES = re.compile(
     r"(pbkdf2\w*|bcrypt_sha256|argon2|scrypt|md5|sha1|sha256)\$|\$(argon2\w*|scrypt|1|5|6|7|y|P|H|wp)\$"
 )
@@ -41,13 +43,18 @@ _NAMES_OF_HASHES = {
 }
 
 
+def _mapped(name: str, column: str) -> str:
+    """An option of a hint. Names and values of another application may hold what a shell acts on."""
+    return f"--map {shlex.quote(f'{name}={column}')}"
+
+
 class NoneConfirmed(Invalid):
     """A question for the operator: did the application ask for confirmations at all?"""
 
     def __init__(self, column: str, rows: int) -> None:
         super().__init__(
             f"{column} is empty or false in all {counted(rows, 'row')} that could be active: no account could sign in before its owner confirms by email",
-            hint=f"to keep it so: --map confirmed={column}; if the application never asked its users to confirm, leave the"
+            hint=f"to keep it so: {_mapped('confirmed', column)}; if the application never asked its users to confirm, leave the"
             " column out: --map confirmed=",
         )
         self.column = column
@@ -121,7 +128,8 @@ class Adoption:
     def notes(self) -> Iterator[str]:
         for role, count in self.odd_roles.most_common(5):
             rows = counted(count, "row")
-            yield f"the role {role!r} of {rows} becomes user; for another role: --map-role {role}=admin"
+            option = f"--map-role {shlex.quote(f'{role}=admin')}"
+            yield f"the role {role!r} of {rows} becomes user; for another role: {option}"
         if len(self.odd_roles) > 5:
             yield f"{len(self.odd_roles) - 5} more unknown roles become user"
         for kind, count in self.odd_hashes.most_common():
@@ -132,7 +140,7 @@ class Adoption:
             yield (
                 f"the password hashes of {rows} are left out: Flask-Security hashes twice, with SECURITY_PASSWORD_SALT, and no"
                 " password would match them; their owners set a new one through a reset email. If the application sets"
-                f" SECURITY_PASSWORD_SINGLE_HASH, keep them with --map password_hash={column}"
+                f" SECURITY_PASSWORD_SINGLE_HASH, keep them with {_mapped('password_hash', column)}"
             )
         if self.unconfirmed:
             rows, column = counted(self.unconfirmed, "row"), self.mapping["confirmed"][0]
@@ -231,7 +239,7 @@ def _time(adoption: Adoption, value: Any, column: str) -> str | None:
     try:
         if _SINCE_1970.fullmatch(text):
             return normal_time(float(text))
-        iso = _ZONE.sub(lambda zone: zone[1] or "Z", text)
+        iso = _COMPACT.sub(r"\1T\2", _ZONE.sub(lambda zone: zone[1] or "Z", text))
         time = normal_time(iso)
     except Invalid:
         raise Invalid(f"{column}: {text[:40]!r} is not a time") from None

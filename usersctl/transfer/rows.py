@@ -21,8 +21,8 @@ LONGEST_LINE = 1024 * 1024
 LONGEST_DOCUMENT = 256 * 1024 * 1024
 
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
-# zip, which a spreadsheet is, too; gzip; an older spreadsheet
-_PACKED = ("PK\x03\x04", "\x1f\udc8b", "\udcd0\udccf\x11\udce0")
+# zip, which a spreadsheet is, too; gzip; an older spreadsheet, whose next bytes are UTF-8 by chance
+_PACKED = ("PK\x03\x04", "\x1f\udc8b", "\udcd0\udccf\x11")
 _NO_UTF_8 = re.compile("[\ud800-\udfff]")
 
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)  # made once: loads() makes one for each line

@@ -216,6 +216,9 @@ class Writing:
     def _write_one(self, where: str, row: dict[str, Any]) -> None:
         tx, by = self.tx, self.options.by
         known = self._holder(row)
+        if known is not None and self.options.on_conflict == "skip":
+            self.skipped += 1  # nothing of the row is written, so it may have an id that is taken
+            return
         if known is not None:
             self._keep_issuers(known, row)
         why_taken = self._why_taken(row, known)
@@ -230,7 +233,7 @@ class Writing:
             holder = "an earlier row" if self._is_new(known) else f"user {known.id}"
             hint = "choose with --on-conflict skip or --on-conflict update"
             self._refuse(where, f"{known.email} is taken by {holder}", hint)
-        elif self.options.on_conflict == "update":
+        else:
             changed = self._update(known, row)
             self.updated += changed
             self.unchanged += not changed
@@ -238,8 +241,6 @@ class Writing:
                 self._count_hash(row)
                 self.repeated += self._is_new(known) or known.id in self.changed
                 self.changed.add(known.id)
-        else:
-            self.skipped += 1
 
     def _holder(self, row: dict[str, Any]) -> User | None:
         """A lapsed registration yields, unless the row is not confirmed either, or an earlier row has made it."""

@@ -15,7 +15,7 @@ from usersctl.webhooks import reach
 from usersctl.webhooks.errors import NotDelivered
 
 WHOLE = 15.0  # seconds, from the look-up of the name to the answer
-CONNECTING = 5.0  # to one of several addresses
+CONNECTING = 5.0  # to one of several addresses; the last one has all that is left
 MOST_READ = 4096  # bytes of the answer
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9][0-9])(?: [^\r\n]*)?\r?\n")
@@ -87,7 +87,8 @@ def _first_of(addresses: list[str], port: int, deadline: _Deadline) -> socket.so
     problem: OSError = OSError("no address")
     for address in addresses:
         try:
-            return socket.create_connection((address, port), min(CONNECTING, deadline.left))
+            seconds = deadline.left if address == addresses[-1] else min(CONNECTING, deadline.left)
+            return socket.create_connection((address, port), seconds)
         except OSError as error:
             problem = error
     raise problem

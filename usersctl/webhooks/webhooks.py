@@ -89,7 +89,6 @@ class Webhooks:
             tx.begin_webhook_again(name)
             tried = tx.tried_events(name, due_by=stamp(tx.now + LEASE))
             tx.retry_events(name, being_sent=list(filter(locks.is_taken, tried)))
-            tx.after_commit(self.deliveries[name].committed.set)
         while (attempt := self.deliveries[name].work()) is not None:
             yield attempt
             if attempt.state != EmailState.SENT:

@@ -43,9 +43,17 @@ def catalogue(locale: str) -> Words:
     if locale in shipped():
         return _over(english, _read_shipped(locale))
     own = _read_own(locale)
-    for key, value in own.items():
-        if not _fits(english.get(key), value):
-            raise ConfigError(f"locale = {locale!r}: {key!r} must be a key of en.json with a string")
+    if wrong := [repr(key) for key, value in own.items() if not _fits(english.get(key), value)]:
+        must_be = (
+            "must be a key of en.json with a string"
+            if len(wrong) == 1
+            else "must be keys of en.json with strings"
+        )
+        raise ConfigError(
+            f"locale = {locale!r}: {', '.join(wrong)} {must_be}",
+            # An upgrade may have ended a text.
+            hint=f"correct what is misspelled, and remove what this version has no text for: {_FOLDER / 'en.json'}",
+        )
     language = own.get("lang", "en")
     if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", language):
         raise ConfigError(f"locale = {locale!r}: 'lang' must be a language such as 'de' or 'pt-BR'")

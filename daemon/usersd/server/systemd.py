@@ -1,4 +1,5 @@
-"""Messages to systemd: the service is ready, is stopping, and is alive for as long as it answers requests."""
+"""Messages to systemd: the service needs time to start, is ready, is stopping, and is alive for as long as it answers
+requests."""
 
 import contextlib
 import http.client
@@ -6,9 +7,11 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from usersctl.named import NamedTuple
+
+MORE_TIME = 30  # seconds that one message asks for
 
 
 class Notifier(NamedTuple):
@@ -33,6 +36,27 @@ class Notifier(NamedTuple):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(1)
             sender.sendto("\n".join(lines).encode(), address)
+
+    @contextlib.contextmanager
+    def starting(self, every: float = MORE_TIME / 3) -> Iterator[None]:
+        """Asks for more time meanwhile: systemd would end a start that takes longer than 90 seconds, as the upgrade of a
+        large database does, and begin it again and again."""
+        if not self.address:
+            yield
+            return
+        done = threading.Event()
+
+        def ask() -> None:
+            while not done.wait(every):
+                self.send(f"EXTEND_TIMEOUT_USEC={MORE_TIME}000000", "STATUS=preparing the database")
+
+        asking = threading.Thread(target=ask, name="starting", daemon=True)
+        asking.start()
+        try:
+            yield
+        finally:
+            done.set()
+            asking.join()  # processes are forked next
 
     def ready(self, status: str) -> None:
         self.send("READY=1", f"STATUS={status}")
