@@ -53,11 +53,10 @@ def refuse_taken(tx: Transaction, email: str, *, but: int | None = None) -> None
     """Raises Taken if the address is known of another user than `but`, or reserved for one. A claim does not count."""
     holder, reserved_for = holder_of(tx, email), tx.reserved_for(email)
     if holder is not None and holder.id != but:
-        raise Taken(TAKEN)
+        raise Taken(TAKEN, value=email, hint=f"user {holder.id} has it: usersctl show {holder.id}")
     if reserved_for not in (None, but):
-        raise Taken(
-            TAKEN, hint=f"it is reserved for user {reserved_for}, who gave it up less than a week ago"
-        )
+        hint = f"it is reserved for user {reserved_for}, who gave it up less than a week ago"
+        raise Taken(TAKEN, value=email, hint=hint)
 
 
 def make_free(tx: Transaction, emails: EmailQueue, email: str, *, by: Actor, but: int | None = None) -> None:

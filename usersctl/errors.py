@@ -165,6 +165,14 @@ class NotFound(UsersError):
         return self.named or str(self)
 
 
+class UnknownGroup(NotFound, Invalid):
+    """A group in a filter or in a change of something else: for a command not found, for the interface invalid."""
+
+    def __init__(self, name: str) -> None:
+        named = f"Unknown group: {name[:LONGEST_VALUE]!r}"
+        super().__init__("Unknown group", hint="see: usersctl group list", named=named)
+
+
 class _Later(UsersError):
     def __init__(self, message: str, *, retry_after: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -40,13 +40,23 @@ def checked_email(text: str) -> str:
             text, check_deliverability=False, allow_smtputf8=False, globally_deliverable=False
         )
     except (EmailNotValidError, UnicodeError):
-        raise Invalid("Invalid email format", value=text) from None
+        raise Invalid("Invalid email format", value=text, hint=_hint_at_address(text)) from None
     address = f"{parts.local_part}@{parts.ascii_domain}"
     last = parts.ascii_domain.rpartition(".")[2]
     is_domain = last not in ("", parts.ascii_domain) and not last.isdigit()
     if not address.isascii() or len(parts.local_part) > 64 or not is_domain:
         raise Invalid("Invalid email format", value=text)
     return address.lower()
+
+
+def _hint_at_address(text: str) -> str | None:
+    """For `Ada <ada@example.com>`, `mailto:ada@example.com`, `ada@example.com.` and several addresses in one word."""
+    border = r"[<>()\[\],;:'\"]"  # no blank: the word before it may belong to the address
+    found = re.finditer(rf"(?:^|{border} ?)({_PLAIN_EMAIL})(?= ?{border}|\.?$)", text.lower())
+    addresses = [match[1] for match in found]
+    if len(addresses) > 1:
+        return "give each address as a word of its own"
+    return f"did you mean {addresses[0]}?" if addresses else None
 
 
 def lookup(email: str) -> tuple[str, bool]:
@@ -83,7 +93,9 @@ def normal_name(value: str) -> str:
         raise Invalid(f"Name must have 1 to {MAX_NAME} characters", value=value)
     # Control characters, line separators, and surrogates, which UTF-8 cannot encode. No printable text has one.
     if not name.isprintable() and re.search("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", name):
-        raise Invalid("Name must not contain control characters", value=value)
+        is_latin = re.search("[\udc80-\udcff]", name) is not None
+        hint = "it is not UTF-8, which terminals with another encoding send" if is_latin else None
+        raise Invalid("Name must not contain control characters", value=value, hint=hint)
     return name
 
 

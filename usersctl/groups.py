@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from usersctl.errors import Forbidden, Invalid, NotFound, Taken
+from usersctl.errors import Forbidden, NotFound, Taken, UnknownGroup
 from usersctl.fields import normal_group
 from usersctl.models import Actor, Group, User
 from usersctl.named import NamedTuple
@@ -50,7 +50,7 @@ def join_groups(tx: Transaction, pairs: Iterable[tuple[str, int]]) -> None:
 def create_group(tx: Transaction, name: str, *, by: Actor, **details: Any) -> Group:
     group = tx.add_group(name)
     if group is None:
-        raise Taken("Group name is taken")
+        raise Taken("Group name is taken", value=name)
     tx.audit(by, "group-create", group=name, **details)
     return group
 
@@ -62,10 +62,10 @@ def delete_group(tx: Transaction, group: Group, *, by: Actor, **details: Any) ->
 
 
 def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> None:
-    """Exactly these; Invalid if one does not exist."""
+    """Exactly these; UnknownGroup if one does not exist."""
     unknown = sorted(name for name in names if tx.group(name) is None)
     if unknown:
-        raise Invalid("Unknown group", value=unknown[0], hint="see: usersctl group list")
+        raise UnknownGroup(unknown[0])
     change_groups(tx, [(user, tx.groups_of(user.id), names)], by=by)
 
 

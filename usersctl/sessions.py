@@ -414,7 +414,8 @@ class Sessions(NamedTuple):
             require_fresh(tx, by)
             user = tx.existing_user(user_id)
             if not user.active:
-                raise Forbidden("Account is inactive", hint="activate it first with: usersctl activate USER")
+                hint = f"activate it first with: usersctl activate {user.id}"
+                raise Forbidden("Account is inactive", hint=hint)
             expires_at = None
             if lifetime is not None:
                 expires_at = stamp(tx.now + lifetime)

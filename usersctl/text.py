@@ -8,7 +8,18 @@ def visible(text: str) -> str:
     """Control characters made visible, so that no name can move a terminal's cursor or begin a line of a log."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or _is_joiner(text, place) else c.encode("unicode_escape").decode()
+        for place, c in enumerate(text)
+    )
+
+
+def _is_joiner(text: str, place: int) -> bool:
+    """A sign of spelling between two letters, as in Persian and Hindi: it has no width. Between others it would only hide."""
+    beside = text[place - 1 : place] + text[place + 1 : place + 2]
+    return (
+        text[place] in "\u200c\u200d" and len(beside) == 2 and all("\u0600" <= c < "\u2000" for c in beside)
+    )
 
 
 def counted(count: int, noun: str) -> str:

@@ -145,7 +145,10 @@ def first_run(
 
 def show_link(link: str) -> None:
     """Set apart from the log, in which it would be overlooked."""
-    text, rule = "Create the first admin here (the link works once, for 30 minutes):", "─" * 66
+    from shutil import get_terminal_size  # late, and once in the life of a database
+
+    text = "Create the first admin here (the link works once, for 30 minutes):"
+    rule = "─" * min(len(text), get_terminal_size().columns)
     if in_color(sys.stdout):
         text, rule = styled(BOLD, text), styled(CYAN, rule)
     sys.stdout.write(f"\n{rule}\n{text}\n\n  {link}\n{rule}\n\n")

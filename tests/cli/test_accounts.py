@@ -1,5 +1,6 @@
 """update, activate, deactivate, delete, set-password and unlock, as scripts call them."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -34,6 +35,21 @@ def test_update_refuses_invalid_values_and_unknown_users(usersctl: Command) -> N
     assert [user["name"] for user in usersctl.ok("list", "--json").json] == ["Ada", "Eve"]
 
 
+def test_a_name_from_a_terminal_that_is_not_utf_8_is_told_as_such(usersctl: Command) -> None:
+    usersctl.add("ada")
+    refused = usersctl("update", "1", "--name", os.fsdecode("Jörg".encode("latin-1")), env={"LANG": "de_DE"})
+    assert refused.code == 2
+    assert refused.stderr.endswith("\n  it is not UTF-8, which terminals with another encoding send\n")
+    assert usersctl("update", "1", "--name", "J\torg").stderr.count("\n") == 1
+
+
+def test_an_address_that_is_taken_is_named_with_its_user(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    refused = usersctl("update", "1", "--email", "Bob@Example.com")
+    told = "usersctl: Email is already registered: 'bob@example.com'\n  user 2 has it: usersctl show 2\n"
+    assert (refused.code, refused.stdout, refused.stderr) == (4, "", told)
+
+
 # --- activate, deactivate ---
 
 
@@ -64,6 +80,27 @@ def test_all_unknown_users_of_a_list_are_named_at_once(usersctl: Command) -> Non
     assert many.startswith("usersctl: No users '100', ")
     assert many.partition("\n")[0].endswith(", '109', …")
     assert usersctl.ok("list", "--active", "--json").json[0]["email"] == "ada@example.com"
+
+
+@pytest.mark.parametrize("typed", ["1,2", "1 2", "1;2", "1,"])
+def test_users_with_a_comma_or_a_blank_between_them_are_no_user_and_the_hint_says_how(
+    usersctl: Command, typed: str
+) -> None:
+    usersctl.add("ada", "bob")
+    hint = "name users one by one, with a blank between them; on standard input, one a line and nothing else"
+    for words, stdin in (((typed,), ""), (("-",), f"{typed}\n")):
+        refused = usersctl("deactivate", *words, stdin=stdin)
+        assert (refused.code, refused.stderr) == (3, f"usersctl: No user {typed!r}\n  {hint}\n")
+
+
+def test_the_rows_of_a_list_are_no_users_and_are_shown_in_short(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    rows = usersctl.ok("list", "--jsonl").stdout
+    refused = usersctl("deactivate", "-", stdin=rows)
+    assert refused.code == 3
+    assert "…" in refused.stderr
+    assert len(refused.stderr.splitlines()[0]) < 250
+    assert refused.stderr.endswith("; on standard input, one a line and nothing else\n")
 
 
 def test_the_last_active_admin_cannot_be_removed(usersctl: Command) -> None:

@@ -86,6 +86,19 @@ def test_a_backup_never_overwrites_a_file(usersctl: Command, ada: User) -> None:
     assert names(usersctl.folder) == before
 
 
+def test_a_folder_is_no_file_for_a_backup_and_the_hint_has_both_ways(usersctl: Command) -> None:
+    usersctl.add("ada")
+    folder = usersctl.folder / "my backups"
+    folder.mkdir()
+    refused = usersctl("db", "backup", folder)
+    assert (refused.code, refused.stdout) == (4, "")
+    command = f"usersctl db backup --keep 7 '{folder}'"
+    hint = f"name a file in it, or keep the newest ones there: {command}"
+    assert refused.stderr == f"usersctl: {folder} is a folder\n  {hint}\n"
+    assert list(folder.iterdir()) == []
+    assert usersctl.shell(command).code == 0
+
+
 def test_of_two_concurrent_backups_to_one_name_one_succeeds(
     make_service: Callable[..., Service], add: Callable[..., User], tmp_path: Path
 ) -> None:

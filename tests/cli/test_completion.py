@@ -40,6 +40,29 @@ def test_completion_offers_commands_options_and_addresses(usersctl: Command) -> 
 
 
 @pytest.mark.slow
+def test_completion_offers_what_the_configuration_names_actors_and_open_invitations(
+    usersctl: Command,
+) -> None:
+    usersctl.configure(
+        '[[webhooks]]\nname = "billing"\nurl = "https://example.com/h"\nevents = ["*"]\n'
+        'secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]\n[auth.providers.own]\npreset = "google"\n'
+    )
+    usersctl.add("ada")
+    usersctl.ok("invite", "send", "alan@example.com", "sam@example.com")
+    for command in ("show", "retry", "test"):
+        assert complete(usersctl, f"usersctl webhook {command} b") == ["billing"]
+    assert complete(usersctl, "usersctl update ada@example.com --unlink o") == ["oauth", "own"]
+    assert complete(usersctl, "usersctl audit --actor a") == [
+        "anonymous",
+        "ada@example.com",
+        "alan@example.com",
+    ]
+    assert complete(usersctl, "usersctl audit --actor s") == ["system", "sam@example.com"]
+    for command in ("resend", "revoke"):
+        assert complete(usersctl, f"usersctl invite {command} a") == ["alan@example.com"]
+
+
+@pytest.mark.slow
 def test_completion_offers_a_claimed_address_to_commands_that_only_read(usersctl: Command) -> None:
     usersctl.add("ada")
     by_hand(usersctl.database, CLAIM)

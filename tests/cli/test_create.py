@@ -120,7 +120,26 @@ def test_invalid_input_is_refused_before_a_database_is_created(
     assert usersctl.is_unused
 
 
-@pytest.mark.parametrize("email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost"])
+@pytest.mark.parametrize(
+    ("email", "hint"),
+    [
+        ("Ada <Ada@example.com>", "did you mean ada@example.com?"),
+        ("mailto:ada@example.com", "did you mean ada@example.com?"),
+        ("ada@example.com.", "did you mean ada@example.com?"),
+        ("ada@example.com,", "did you mean ada@example.com?"),
+        ("ada@example.com, eve@example.com", "give each address as a word of its own"),
+    ],
+)
+def test_an_address_among_other_signs_is_found(usersctl: Command, email: str, hint: str) -> None:
+    for words in (("create", email, "--generate"), ("invite", "send", email), ("mail", "test", email)):
+        done = usersctl(*words)
+        assert (done.code, done.stderr) == (2, f"usersctl: Invalid email format: {email!r}\n  {hint}\n")
+    assert usersctl.is_unused
+
+
+@pytest.mark.parametrize(
+    "email", ["ada", "ada@", "@example.com", "a b@example.com", "ada@localhost", "üa@example.com"]
+)
 def test_an_invalid_address_is_refused(usersctl: Command, email: str) -> None:
     done = usersctl("create", email, "--generate")
     assert (done.code, done.stderr) == (2, f"usersctl: Invalid email format: {email!r}\n")

@@ -148,6 +148,17 @@ def test_a_rotation_seals_all_secrets_with_a_new_key(usersctl: Command) -> None:
 
 
 @pytest.mark.sqlite  # the key of a server is configured
+def test_a_rotation_before_the_first_app_makes_no_key(usersctl: Command) -> None:
+    usersctl.add("ada")
+    key = usersctl.folder / "users.key"
+    done = usersctl.ok("key", "rotate")
+    assert done.stdout == f"There is no key yet: the first authenticator app makes {key}; nothing to do\n"
+    assert done.stderr == ""
+    assert usersctl.ok("key", "rotate", "--json").json == {"sealed": 0, "unreadable": 0, "file": None}
+    assert not key.exists()
+
+
+@pytest.mark.sqlite  # the key of a server is configured
 def test_a_rotation_to_a_configured_key(usersctl: Command) -> None:
     usersctl.add("ada")
     old, new = "old key " * 5, "new key " * 5

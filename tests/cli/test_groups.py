@@ -45,7 +45,7 @@ def test_refusals_have_their_exit_codes(usersctl: Command) -> None:
     usersctl.ok("group", "create", "staff")
     usersctl.ok("group", "add", "staff", "1")
     for words, code, message in (
-        (("create", "staff"), 4, "Group name is taken"),
+        (("create", "staff"), 4, "Group name is taken: 'staff'"),
         (("create", "Staff"), 2, "Group name must be of a-z"),
         (("show", "nobody"), 3, "No group 'nobody'\n  see: usersctl group list"),
         (("add", "nobody", "1"), 3, "No group 'nobody'"),

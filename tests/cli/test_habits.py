@@ -102,7 +102,7 @@ def test_the_version_option_prints_the_version(usersctl: Command) -> None:
     [
         ["nonsense"],
         ["list", "--nonsense"],
-        ["list", "extra"],
+        ["show", "1", "extra"],
         ["create"],
         ["token", "nonsense"],
         ["list", "--db"],
@@ -131,6 +131,9 @@ def test_misuse_is_one_line_with_a_hint_at_the_help(usersctl: Command, words: li
         ("import --format csv", "FILE"),
         ("invite", "EMAIL"),
         ("show", "USER"),
+        ("snippet nginx --app", "--app"),
+        ("serve --socket", "--socket"),
+        ("import --from csv:people.csv --table", "--table"),
     ],
 )
 def test_an_empty_argument_is_misuse(usersctl: Command, words: str, name: str) -> None:
@@ -212,7 +215,7 @@ def test_a_wrong_guess_leads_to_the_right_command(usersctl: Command, words: str,
 
 
 def test_the_table_of_guesses_names_commands_and_no_word_twice() -> None:
-    names = {" ".join(path) for path, _ in COMMANDS} | {"--version", "--help"}
+    names = {" ".join(path) for path, _ in COMMANDS} | {"--version", "--help", "--install-completion"}
     for command in GUESSES:
         words = command.partition(",")[0].split()
         assert words[0] in names

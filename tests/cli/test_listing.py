@@ -150,7 +150,7 @@ def test_lists_are_filtered_by_state_and_group(usersctl: Command) -> None:
     assert emails("--group", "staff", "--active", "--limit", "5") == "bob"
     assert emails("--state", "invited") == emails("--state", "awaiting") == ""
     refused = usersctl("list", "--group", "ghosts")
-    assert refused == (2, "", "usersctl: Unknown group: 'ghosts'\n  see: usersctl group list\n")
+    assert refused == (3, "", "usersctl: Unknown group: 'ghosts'\n  see: usersctl group list\n")
     assert usersctl("list", "--state", "gone").code == 2
 
 
@@ -296,3 +296,12 @@ def test_why_counts_the_attempts_to_send_an_email(usersctl: Command, attempts: i
     by_hand(usersctl.database, f"UPDATE outbox SET attempts = {attempts}")  # noqa: S608 - our own number
     (letter,) = [gate for gate in usersctl.ok("why", "1", "--json").json["gates"] if gate["name"] == "letter"]
     assert letter["message"].endswith(f": waiting, tried {printed}")
+
+
+def test_signs_of_spelling_are_printed_and_others_without_width_are_made_visible(usersctl: Command) -> None:
+    names = ["می\u200cشی", "क्\u200dष", "A\u200cda", "ن\u200c", "👩\u200d🚀"]
+    rows = "".join(f"user{number}@example.com,{name}\n" for number, name in enumerate(names))
+    usersctl.ok("import", "-", stdin=f"email,name\n{rows}")
+    listed = usersctl.ok("list", "--sort", "email").stdout.splitlines()[1:]
+    shown = [*names[:2], r"A\u200cda", r"ن\u200c", r"👩\u200d🚀"]
+    assert [line.split("\t")[2] for line in listed] == shown

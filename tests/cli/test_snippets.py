@@ -167,13 +167,76 @@ def test_a_unix_socket_is_used_in_every_snippet_that_supports_it(usersctl: Comma
         for_this(usersctl, Snippet.TRAEFIK)
 
 
-@pytest.mark.parametrize(
-    "odd", ["my users", "100%", "a:b", "a$b", "x;y", "a#b", 'a"b', "a'b", "a\\b", "a\nb", "{x}"]
-)
+@pytest.mark.parametrize("odd", ["100%", "a:b", "a$b", "x;y", "a#b", 'a"b', "a'b", "a\\b", "a\nb", "{x}"])
 def test_a_path_that_needs_quoting_is_refused(odd: str) -> None:
     changed = USUAL._replace(settings=USUAL.settings._replace(database=Path("/srv") / odd / "users.db"))
     with pytest.raises(Invalid, match="has a character that other programs may interpret"):
         Site(changed, COMMAND).words()
+
+
+def test_a_path_with_a_blank_is_quoted_for_systemd_and_for_shells(tmp_path: Path) -> None:
+    database, file = tmp_path / "my users" / "users.db", tmp_path / "my users" / "users.toml"
+    changed = Loaded(
+        USUAL.settings._replace(database=database), file, {"database": Origin("command line", "")}
+    )
+    words = Site(changed, ("/opt/my users/bin/usersctl",)).words()
+    command = f'"/opt/my users/bin/usersctl" --config "{file}" --db "{database}"'
+    for name, ending in (
+        (Snippet.SYSTEMD, "serve"),
+        (Snippet.INSTANCES, "serve --port %i"),
+        (Snippet.CLEANUP, "cleanup-tokens --quiet"),
+    ):
+        unit = unit_of(write(name, words))["Service"]
+        assert unit["ExecStart"].startswith(f"{command} {ending.split()[0]}")
+        assert unit["ExecStart"].endswith(ending.split()[-1])
+        assert unit["ReadWritePaths"] == f'"{database.parent}"'
+    text = write(Snippet.SYSTEMD, words)
+    assert f'#   useradd --system --home-dir "{database.parent}" ' in text
+    assert f'{words["user"]} "{database.parent}"\n' in text
+    assert f"ExecStart={command} --quiet db backup" in write(Snippet.BACKUP, words)
+    cron = write(Snippet.CRON, words).splitlines()[-1]
+    assert shlex.split(cron)[6:11] == [
+        "/opt/my users/bin/usersctl",
+        "--config",
+        str(file),
+        "--db",
+        str(database),
+    ]
+
+    changed = changed._replace(settings=USUAL.settings._replace(database=Path("/var/lib/my users/users.db")))
+    state = unit_of(write(Snippet.CLEANUP, Site(changed, COMMAND).words()))["Service"]["StateDirectory"]
+    assert state == '"my users"'
+
+
+def test_a_socket_with_a_blank_is_refused() -> None:
+    changed = USUAL._replace(settings=USUAL.settings._replace(socket=Path("/run/my users/usersd.sock")))
+    with pytest.raises(Invalid, match="'/run/my users/usersd\\.sock' has a character that") as refused:
+        Site(changed, COMMAND).words()
+    assert "blanks" not in str(refused.value.hint)
+
+
+def test_systemd_and_cron_find_a_command_and_a_database_whose_paths_have_blanks(
+    usersctl: Command, tmp_path: Path
+) -> None:
+    usersctl.add("ada")
+    folder = tmp_path / "my users"
+    folder.mkdir()
+    command = folder / "usersctl"
+    command.symlink_to(USERSCTL)
+    usersctl.ok("db", "backup", folder / "users.db")
+    loaded = load(env={"USERS_DATABASE": str(folder / "users.db")})
+    words = Site(loaded, (str(command),)).words()
+    done = as_cron_does(write(Snippet.CRON, words).splitlines()[-1].split(maxsplit=6)[6])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+    unit = tmp_path / "users-cleanup.service"
+    unit.write_text(write(Snippet.CLEANUP, words))
+    analyze = [needed("systemd-analyze"), "verify", "--man=no", unit]
+    done = subprocess.run(analyze, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, unit.name.encode() in done.stderr) == (0, False)
+    command.unlink()
+    done = subprocess.run(analyze, capture_output=True, timeout=60, check=False)
+    assert f"Command {command} is not executable".encode() in done.stderr
 
 
 def test_a_zone_of_an_address_is_refused_by_the_name_of_its_key() -> None:

@@ -223,7 +223,10 @@ def test_a_list_has_one_line_for_each_user_on_a_narrow_terminal(usersctl: Comman
         assert "Ada [bold red]L[/bold red] [link=https://example.com]x[/link]" in screen.text
     assert ("created" in title) == (columns >= 100)
     if columns < 100:
-        assert "created" in next(line for line in screen.lines if line.startswith("No room here for: "))
+        note = next(number for number, line in enumerate(lines) if line.startswith("No room here for: "))
+        left_out = lines[note:-1]  # the last line is the number of users
+        assert "created" in " ".join(left_out)
+        assert max(map(len, left_out)) <= columns
     piped = usersctl.ok("list").stdout
     assert "N" * 180 in piped
 
@@ -284,6 +287,25 @@ def test_a_long_fact_and_a_long_help_are_broken_between_words(usersctl: Command,
     names = usersctl.on_terminal("snippet", "--help", columns=columns).text
     assert set(re.findall(r"\w+", names)) >= set(Snippet)
     assert "systemd|" not in names
+
+
+def test_facts_and_findings_stand_below_their_names_on_a_narrow_terminal(usersctl: Command) -> None:
+    usersctl.add("ada", active=False)
+    lines = usersctl.on_terminal("show", "1", columns=40).lines
+    assert max(map(len, lines)) <= 40
+    created = lines.index("created_at")
+    assert re.fullmatch(r"  2\d{3}-\d\d-\d\dT[\d:.]+Z", lines[created + 1])
+    assert "role                   user" in lines
+
+    screen = usersctl.on_terminal("why", "1", columns=40)
+    shut = screen.lines.index("shut active")
+    assert screen.lines[shut + 1].startswith("  an admin, an operator or an import")
+    assert "  -> usersctl activate 1" in screen.lines
+    assert max(map(len, screen.lines)) <= 40
+    checks = [line for line in usersctl.on_terminal("doctor", columns=40).lines if not line.startswith(" ")]
+    assert "ok database-schema" in checks
+    wide = usersctl.on_terminal("why", "1", columns=80).lines
+    assert next(line for line in wide if line.startswith("shut  active  ")).endswith(" made it inactive")
 
 
 def test_no_color_prints_no_colours(usersctl: Command) -> None:
@@ -382,6 +404,14 @@ def test_help_is_drawn_in_boxes_and_typos_get_suggestions(usersctl: Command) -> 
     assert wrong.code == 2
     assert "Did you mean 'list'?" in wrong.text
     assert "usersctl --help" in wrong.text
+
+
+def test_help_has_no_boxes_on_a_dumb_terminal(usersctl: Command) -> None:
+    usersctl.env["TERM"] = "dumb"
+    for words in ((), ("list", "--help"), ("token", "create", "--help")):
+        screen = usersctl.on_terminal(*words, columns=80)
+        assert "--json " in screen.text
+        assert not set(screen.text) & set("╭│─╰")
 
 
 @pytest.mark.parametrize("columns", [70, 50, 40])

@@ -227,6 +227,25 @@ def test_tokens_are_revoked_by_user_or_by_id(with_tokens: Command) -> None:
     assert with_tokens.ok("token", "revoke", "-", "--json", stdin="1\n2\n").json == {"revoked": 0}
 
 
+def test_of_two_ids_of_tokens_none_is_passed_over(with_tokens: Command) -> None:
+    before = len(with_tokens.ok("token", "list", "--json").json)
+    refused = with_tokens("token", "revoke", "--id", "2", "--id", "3")
+    told = "usersctl: --id is for one token\n  revoke each with a command of its own\n"
+    assert (refused.code, refused.stdout, refused.stderr) == (2, "", told)
+    assert len(with_tokens.ok("token", "list", "--json").json) == before
+
+
+def test_a_number_that_may_be_meant_as_the_id_of_a_token_is_told_to_be_of_a_user(usersctl: Command) -> None:
+    usersctl.add("ada", "bob")
+    usersctl.ok("token", "create", "1", "--no-expiry")
+    usersctl.ok("token", "create", "1", "--no-expiry")
+    done = usersctl.ok("token", "revoke", "2")
+    assert done.stdout == "Revoked 0 tokens of bob@example.com\n"
+    assert done.stderr == "A number is the id of a user; for a token: usersctl token revoke --id N\n"
+    assert usersctl.ok("token", "revoke", "bob@example.com").stderr == ""
+    assert usersctl.ok("token", "revoke", "1").stderr == ""
+
+
 def test_revoke_needs_users_or_one_id(usersctl: Command) -> None:
     usersctl.add("ada")
     assert usersctl("token", "revoke").code == 2

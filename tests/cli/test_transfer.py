@@ -120,6 +120,43 @@ def test_an_empty_file_imports_nothing(usersctl: Command) -> None:
         assert done.stdout.startswith("Imported: 0 created")
 
 
+def test_a_kind_of_file_that_is_not_given_to_from_is_told_how(usersctl: Command) -> None:
+    people = written(usersctl, "people.csv", "email\nada@example.com\n")
+    for words, hint in (
+        ((f"csv:{people}",), f"use: --from csv:{people}"),
+        (("--from", "csv", people), f"with a colon between them: --from csv:{people}"),
+        (("--from", "csv", "my people.csv"), "with a colon between them: --from 'csv:my people.csv'"),
+        (("--from", f"csv:{people}", people), "see: usersctl import --help"),
+    ):
+        assert usersctl("import", *words).stderr.splitlines()[1:] == [f"  {hint}"]
+
+
+def test_csv_of_another_form_names_the_command_that_reads_it(usersctl: Command) -> None:
+    people = usersctl.folder / "my people.csv"
+    for rows in (
+        "email;name\nada@example.com;Ada",
+        "email\tname\nada@example.com\tAda",
+        "E-Mail\nada@example.com",
+    ):
+        people.write_text(f"{rows}\n")
+        refused = usersctl("import", people)
+        command = f"usersctl import --from 'csv:{people}' --dry-run"
+        assert (refused.code, refused.stderr.endswith(f"are read with: {command}\n")) == (2, True)
+        assert usersctl.shell(command).stdout.endswith("Would import: 1 created, 0 updated, 0 skipped\n")
+    assert "usersctl import --from csv:FILE" in usersctl("import", "-", stdin="email;name\n").stderr
+
+
+def test_a_spreadsheet_and_a_missing_file_are_named_as_such(usersctl: Command) -> None:
+    (usersctl.folder / "people.xlsx").write_bytes(b"PK\x03\x04")
+    for words in (("import", usersctl.folder / "people.xlsx"), ("export", usersctl.folder / "new.xlsx")):
+        assert "use a file .csv\n" in usersctl(*words).stderr
+    for command in ("import", "export"):
+        told = usersctl(command, written(usersctl, "people.toml", 'name = "people"\n')).stderr
+        assert told.endswith("  TOML is written with --as-state, and read by: usersctl apply FILE\n")
+    assert "peopel cannot be read: No such file" in usersctl("import", usersctl.folder / "peopel").stderr
+    assert "cannot be read: Is a directory" in usersctl("import", usersctl.folder).stderr
+
+
 @pytest.mark.parametrize("content", ["", "\ufeff", "\n\n"])
 def test_csv_without_a_header_is_broken(usersctl: Command, content: str) -> None:
     """As what wrote it leaves it when it fails."""

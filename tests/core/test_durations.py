@@ -45,3 +45,31 @@ def test_a_duration_before_now_may_be_a_date_instead(text: str) -> None:
 def test_what_is_neither_a_duration_nor_a_date_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="neither a duration nor a date"):
         since(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("7", "7d"),
+        ("7 days", "7d"),
+        ("90min", "90m"),
+        ("1D", "1d"),
+        ("2weeks", "2w"),
+        ("3 Months", "90d"),
+        ("-7d", "7d"),
+        ("2 weeks ago", "2w"),
+    ],
+)
+def test_a_duration_that_is_written_in_another_way_is_told_in_ours(text: str, meant: str) -> None:
+    for read in (span, lambda typed: since(typed, NOW)):
+        with pytest.raises(Invalid) as refused:
+            read(text)
+        assert refused.value.hint == f"did you mean {meant}?"
+        span(meant)
+
+
+@pytest.mark.parametrize("text", ["never", "7x", "0", "2026", "1.5d", "101 years"])
+def test_what_means_no_duration_gets_the_forms_that_there_are(text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        span(text)
+    assert refused.value.hint == "write 30m, 12h, 90d, 2w or 1y; 100y at most"

@@ -108,9 +108,11 @@ def test_secrets_that_no_key_opens_stay_and_are_counted(service: Service, add: C
 
 
 @pytest.mark.sqlite  # the key of a server is configured
-def test_without_any_secret_a_rotation_makes_a_key(service: Service) -> None:
+def test_without_any_secret_a_rotation_renews_a_key_and_makes_none(service: Service) -> None:
     assert service.key_rotation.run(by=OPERATOR) == Rotated(0, 0)
-    assert len(service.sealer.file.keys()) == 1
+    assert service.sealer.file.keys() == ()
+    assert query(service, "SELECT count(*) FROM audit WHERE action = 'rotate-key'") == [(0,)]
+    service.sealer.file.make()
     assert service.key_rotation.run(by=OPERATOR) == Rotated(0, 0)
     assert len(service.sealer.file.keys()) == 2
 

@@ -31,7 +31,7 @@ from usersctl.clock import moment
 from usersctl.config import load
 from usersd.development import Trial, for_development
 from usersd.routes import FOR_DEVELOPMENT, TABLE
-from usersd.start import admin_command
+from usersd.start import admin_command, show_link
 
 USERSD = str(Path(sys.executable).with_name("usersd"))
 MAKE_ONE = "usersctl create EMAIL --admin"
@@ -230,6 +230,15 @@ def on_terminal(usersctl: Command, *words: str) -> Iterator[OnTerminal]:
 
 
 FIRST = {"email": "ada@example.com", "name": "Ada", "password": PASSWORD}
+
+
+def test_the_lines_around_the_link_are_no_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for columns, width in (("40", 40), ("250", 66)):
+        monkeypatch.setenv("COLUMNS", columns)
+        show_link("http://127.0.0.1:8080/setup?token=x")
+        assert [len(line) for line in capsys.readouterr().out.splitlines() if "─" in line] == [width, width]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from usersctl.cli.arguments import (
     UserArgument,
     UserArguments,
     complete_group,
+    complete_provider,
     one_user,
     users,
 )
@@ -237,6 +238,7 @@ def update(
         Option(
             metavar="NAME",
             help="Unlink this provider, such as oauth; without another way in, it gets a reset email.",
+            autocompletion=complete_provider,
         ),
     ] = None,
 ) -> None:

@@ -1,24 +1,35 @@
 """The users and groups that a command names: the arguments, their completion, and the accounts that they stand for."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from typer import Argument
 
 from usersctl.cli.invocation import Invocation
 from usersctl.errors import Invalid, NotFound
-from usersctl.models import User, UserFilter
+from usersctl.models import User, UserFilter, UserState
 from usersctl.text import listed
 
 if TYPE_CHECKING:
     from usersctl.service import Service
 
+
+class Named(Protocol):
+    """What has a name: a group, a provider, a webhook."""
+
+    @property
+    def name(self) -> str: ...
+
+
 LONGEST_USER = 1000  # characters of a line that names a user
 NAMED = 10  # unknown users in a message
+SHOWN_OF_EACH = 100  # characters: it may be a row of a table
+_SEPARATORS = re.compile(r"[\s,;]")  # no id and no address has them
 
 
 def complete_user(incomplete: str) -> list[str]:
@@ -31,16 +42,41 @@ def complete_called(incomplete: str) -> list[str]:
     return _completed(incomplete, lambda user: (user.email, user.claimed_email or ""))
 
 
+def complete_invited(incomplete: str) -> list[str]:
+    """Addresses of open invitations that begin with these characters."""
+    return _completed(incomplete, lambda user: (user.email,), UserState.INVITED)
+
+
+def complete_actor(incomplete: str) -> list[str]:
+    """Known addresses, and the actors that are no user."""
+    others = [name for name in ("anonymous", "system") if name.startswith(incomplete)]
+    return [*others, *complete_user(incomplete)]
+
+
+def complete_provider(incomplete: str) -> list[str]:
+    """Configured identity providers that begin with these characters."""
+    return _completed_by(lambda service: _beginning(incomplete, service.settings.described_providers))
+
+
+def complete_webhook(incomplete: str) -> list[str]:
+    """Configured webhooks that begin with these characters."""
+    return _completed_by(lambda service: _beginning(incomplete, service.settings.webhooks))
+
+
+def _beginning(incomplete: str, named: "Iterable[Named]") -> list[str]:
+    return [each.name for each in named if each.name.startswith(incomplete)]
+
+
 def complete_group(incomplete: str) -> list[str]:
     """Groups that begin with these characters."""
-    return _completed_by(
-        lambda service: [group.name for group in service.groups.all() if group.name.startswith(incomplete)]
-    )
+    return _completed_by(lambda service: _beginning(incomplete, service.groups.all()))
 
 
-def _completed(incomplete: str, addresses_of: Callable[[User], tuple[str, ...]]) -> list[str]:
+def _completed(
+    incomplete: str, addresses_of: Callable[[User], tuple[str, ...]], state: UserState | None = None
+) -> list[str]:
     def known(service: "Service") -> list[str]:
-        with service.accounts.all(UserFilter(search=incomplete, sort="email")) as accounts:
+        with service.accounts.all(UserFilter(search=incomplete, sort="email", state=state)) as accounts:
             addresses = (address for user in accounts for address in addresses_of(user) if address)
             return list(islice((address for address in addresses if address.startswith(incomplete)), 50))
 
@@ -83,6 +119,9 @@ ReadUserArgument = Annotated[
 UserArguments = Annotated[
     list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_user)
 ]
+InvitedArguments = Annotated[
+    list[str], Argument(metavar="USER...", help=USERS_HELP, autocompletion=complete_invited)
+]
 
 
 def users(service: "Service", references: Iterable[str], *, if_exists: bool = False) -> list[User]:
@@ -99,12 +138,22 @@ def users(service: "Service", references: Iterable[str], *, if_exists: bool = Fa
                 break
         else:
             accounts.setdefault(user.id, user)
-    if len(unknown) == 1:
-        raise next(iter(unknown.values()))
     if unknown:
-        hint = "look for them with: usersctl list --search TEXT"
-        raise NotFound(f"No users {listed([*map(repr, unknown)], NAMED)}", hint=hint)
+        raise _none_of(unknown)
     return list(accounts.values())
+
+
+def _none_of(unknown: dict[str, NotFound]) -> NotFound:
+    has_several = any(map(_SEPARATORS.search, unknown))
+    if len(unknown) == 1 and not has_several:
+        return next(iter(unknown.values()))
+    hint = "look for them with: usersctl list --search TEXT"
+    if has_several:
+        hint = (
+            "name users one by one, with a blank between them; on standard input, one a line and nothing else"
+        )
+    named = [f"{each[:SHOWN_OF_EACH]!r}{'…' * (len(each) > SHOWN_OF_EACH)}" for each in unknown]
+    return NotFound(f"No user{'s' * (len(unknown) > 1)} {listed(named, NAMED)}", hint=hint)
 
 
 def one_user(service: "Service", reference: str, *, also_claimed: bool = False) -> User:

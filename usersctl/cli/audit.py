@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Context, Option
 
-from usersctl.cli.arguments import complete_user, one_reference
+from usersctl.cli.arguments import complete_actor, complete_user, one_reference
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import plain, to_json
@@ -39,6 +39,16 @@ POLL_EVERY = 0.1  # seconds; SQLite does not notify of new rows
 COMMITTED_WITHIN = timedelta(seconds=10)  # a session, after its moment: a request fails before that
 
 
+ByActor = Annotated[
+    str | None,
+    Option(
+        metavar="NAME",
+        help="Only rows by this actor: a user, cli:NAME, system, anonymous.",
+        autocompletion=complete_actor,
+    ),
+]
+
+
 def _complete_action(incomplete: str) -> list[str]:
     return sorted(action for action in ACTIONS if action.startswith(incomplete))
 
@@ -48,10 +58,7 @@ def audit(
     user: Annotated[
         str | None, Option(metavar="USER", help="Only rows about this user.", autocompletion=complete_user)
     ] = None,
-    actor: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Only rows by this actor: a user, cli:NAME, system, anonymous."),
-    ] = None,
+    actor: ByActor = None,
     action: Annotated[
         str | None,
         Option(

@@ -14,7 +14,7 @@ from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.questions import Yes, confirm
 from usersctl.cli.show.cells import clean
 from usersctl.clock import utc_now
-from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable
+from usersctl.errors import Busy, Invalid, KeyUnusable, StoreUnusable, Taken
 from usersctl.store.conninfo import Conninfo, is_file_of, shown
 from usersctl.store.database_file import VERSION
 from usersctl.store.opening import open_store
@@ -108,7 +108,13 @@ def backup(
     removed: list[Path] = []
     with run.out.progress("Copying pages") as draw:
         if keep is None:
-            counts = store.copy(file, draw)
+            try:
+                counts = store.copy(file, draw)
+            except Taken as problem:
+                if not file.is_dir():
+                    raise
+                both = f"name a file in it, or keep the newest ones there: usersctl db backup --keep 7 {quoted_file(file)}"
+                raise Taken(f"{file} is a folder", hint=both) from problem
         else:
             file, counts, removed = DatedBackups(file, _stem(store), keep).add(store, utc_now(), draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size

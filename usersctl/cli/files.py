@@ -11,17 +11,25 @@ from typing import IO, Any
 from usersctl.cli.show.cells import Cell, csv_value, to_json
 from usersctl.cli.show.listing import print_json_array
 from usersctl.errors import Invalid
+from usersctl.text import quoted_file
 from usersctl.transfer.rows import Format, SourceRow, as_text, csv_rows, json_rows, jsonl_rows
 
+_SPREADSHEETS = ("xlsx", "xls", "ods", "numbers")
 _BY_SUFFIX = {"csv": Format.CSV, "json": Format.JSON, "jsonl": Format.JSONL, "ndjson": Format.JSONL}
 
 
 def by_suffix(file: str) -> Format:
     if file == "-":
         return Format.CSV
-    form = _BY_SUFFIX.get(Path(file).suffix.lower().removeprefix("."))
+    suffix = Path(file).suffix.lower().removeprefix(".")
+    form = _BY_SUFFIX.get(suffix)
     if form is None:
-        raise Invalid(f"Cannot tell the format of {file}", hint="name it with --format csv, json or jsonl")
+        hint = "name it with --format csv, json or jsonl"
+        if suffix in _SPREADSHEETS:
+            hint = "a spreadsheet program saves CSV in UTF-8, and opens it: use a file .csv"
+        elif suffix == "toml":
+            hint = "TOML is written with --as-state, and read by: usersctl apply FILE"
+        raise Invalid(f"Cannot tell the format of {file}", hint=hint)
     return form
 
 
@@ -41,7 +49,7 @@ def read_rows(content: IO[bytes], form: Format, *, name: str) -> Generator[Sourc
     with as_text(content, name) as text:
         if form is Format.CSV:
             columns, rows = csv_rows(text, spelled=str.lower)
-            _check_header(columns)
+            _check_header(columns, name)
             yield from rows
         elif form is Format.JSONL:
             yield from jsonl_rows(text)
@@ -49,10 +57,11 @@ def read_rows(content: IO[bytes], form: Format, *, name: str) -> Generator[Sourc
             yield from json_rows(text)
 
 
-def _check_header(header: list[str]) -> None:
+def _check_header(header: list[str], name: str) -> None:
     from usersctl.transfer.checks import IGNORED, IMPORTED
 
-    known, other = ", ".join(IMPORTED), "a file with other names is read with --from csv:FILE"
+    known, file = ", ".join(IMPORTED), quoted_file("csv:FILE" if name == "-" else f"csv:{name}")
+    other = f"other names, tabs and semicolons are read with: usersctl import --from {file} --dry-run"
     if header and "email" not in header:
         hint = f"the first line names the columns, separated by commas: {known}; {other}"
         raise Invalid("line 1: the header has no column email", hint=hint)

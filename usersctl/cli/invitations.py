@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
-from usersctl.cli.arguments import UserArguments, complete_group, expanded, users
+from usersctl.cli.arguments import InvitedArguments, complete_group, expanded, users
 from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import clean
 from usersctl.cli.show.listing import print_json_list
@@ -103,7 +103,7 @@ def list_(ctx: Context) -> None:
     run.out.table(COLUMNS, rows, empty="No invitations.")
 
 
-def resend(ctx: Context, user: UserArguments, expires: Expires = None) -> None:
+def resend(ctx: Context, user: InvitedArguments, expires: Expires = None) -> None:
     """Invite users again: all of them, or none. The link before is dead.
 
     Also for active users who have no password: the link lets them set one.
@@ -117,7 +117,7 @@ def resend(ctx: Context, user: UserArguments, expires: Expires = None) -> None:
     _report(run, service.invitations.again(ids, lifetime, by=run.actor), lifetime)
 
 
-def revoke(ctx: Context, user: UserArguments) -> None:
+def revoke(ctx: Context, user: InvitedArguments) -> None:
     """Withdraw invitations: all of them, or none. Their accounts, which were never used, are removed.
 
     An account that was active before it was invited stays.

@@ -21,7 +21,10 @@ def rotate(ctx: Context) -> None:
         rotated = service.key_rotation.run(by=run.actor, progress=draw)
     sealer = service.sealer
     file = None if sealer.configured else sealer.place
-    run.out.result(f"Sealed {counted(rotated.sealed, 'secret')} anew", rotated._asdict() | {"file": file})
+    done = f"Sealed {counted(rotated.sealed, 'secret')} anew"
+    if file is not None and not sealer.file.keys():
+        file, done = None, f"There is no key yet: the first authenticator app makes {file}; nothing to do"
+    run.out.result(done, rotated._asdict() | {"file": file})
     if file is not None:
         run.out.note(f"{file} has a new first line: keep a copy of the file apart from the backups")
     if rotated.unreadable:

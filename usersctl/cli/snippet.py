@@ -57,8 +57,8 @@ RELOAD_FAIL2BAN = "systemctl reload fail2ban"
 # The first line of the unit of several daemons on one machine.
 INSTANCES = f"systemd unit of several daemons, each named by its port, such as usersd@8081: {INSTANCES_AT}"
 
-# Characters that need no quoting in any of the generated files.
-_PLAIN = re.compile(r"[\w/.,@+=~\[\]-]*")
+# Characters that need no quoting in any of the generated files, and those that need nothing but quotation marks.
+_PLAIN, _QUOTABLE = re.compile(r"[\w/.,@+=~\[\]-]*"), re.compile(r"[\w/.,@+=~\[\] -]*")
 
 
 class Snippet(StrEnum):
@@ -198,10 +198,10 @@ class Site(NamedTuple):
             "unit": f"systemd unit of the daemon: {SERVICE_AT}",
             "snippet": Snippet.SYSTEMD,
             "instance": "",
-            "usersctl": " ".join(self.command),
+            "usersctl": " ".join(map(quoted, self.command)),
             "options": self.options,
             "serve": f"serve --base-url {settings.base_url}" if self._is_elsewhere("baseUrl") else "serve",
-            "state_dir": str(settings.folder),
+            "state_dir": quoted(settings.folder),
             "base_url": settings.base_url,
             "port": str(settings.port),
             "listen": self.listen,
@@ -247,8 +247,9 @@ class Site(NamedTuple):
         settings = self.settings
         problem = "has a character that other programs may interpret"
         for value in (*self.command, self.loaded.file, self.database_file, settings.socket):
-            if not _PLAIN.fullmatch(str(value or "")):
-                hint = "move it to a path of letters, digits and / . _ - + = @ ,"
+            allowed, blanks = (_PLAIN, "") if value is settings.socket else (_QUOTABLE, " and blanks")
+            if not allowed.fullmatch(str(value or "")):
+                hint = f"move it to a path of letters, digits and / . _ - + = @ ,{blanks}"
                 raise Invalid(f"{str(value)!r} {problem}", hint=hint)
         if not _PLAIN.fullmatch(settings.host.replace(":", "")):
             raise Invalid(f"server.host {settings.host!r} {problem}", hint="choose an address without it")
@@ -262,9 +263,9 @@ class Site(NamedTuple):
     def options(self) -> str:
         options = ""
         if self.loaded.file:
-            options += f" --config {self.loaded.file}"
+            options += f" --config {quoted(self.loaded.file)}"
         if self._is_elsewhere("database") and not self.tells_no_database:
-            options += f" --db {self.settings.database}"
+            options += f" --db {quoted(self.settings.database)}"
         return options
 
     @property
@@ -292,8 +293,8 @@ class Site(NamedTuple):
     def state_folder_line(self) -> str:
         folder = self.settings.folder
         if folder.is_relative_to("/var/lib") and folder != Path("/var/lib"):
-            return f"StateDirectory={folder.relative_to('/var/lib')}\nStateDirectoryMode=0700"
-        return f"ReadWritePaths={folder}"
+            return f"StateDirectory={quoted(folder.relative_to('/var/lib'))}\nStateDirectoryMode=0700"
+        return f"ReadWritePaths={quoted(folder)}"
 
     @property
     def protect_home(self) -> str:
@@ -331,11 +332,16 @@ class Site(NamedTuple):
             ("0755", self.socket_folder, self.socket_folder_lines),
         ]
         commands = "".join(
-            f"#   install -d -m {mode} -o {owner} {folder}\n"
+            f"#   install -d -m {mode} -o {owner} {quoted(folder)}\n"
             for mode, folder, line in needed
             if folder is not None and line.startswith("ReadWritePaths=") and not os.access(folder, os.F_OK)
         )
         return commands and f"# Create these folders first:\n{commands}"
+
+
+def quoted(path: object) -> str:
+    """As systemd and a shell read it: both know these marks, and no path here has a character that acts within them."""
+    return f'"{path}"' if " " in str(path) else str(path)
 
 
 def this_command() -> tuple[str, ...]:

@@ -161,14 +161,17 @@ def revoke(
     user: Annotated[
         list[str] | None, Argument(metavar="[USER...]", help=USERS_HELP, autocompletion=complete_user)
     ] = None,
-    token_id: Annotated[int | None, Option("--id", metavar="N", help="One token, by its id.")] = None,
+    token_ids: Annotated[list[int] | None, Option("--id", metavar="N", help="One token, by its id.")] = None,
 ) -> None:
     """End all sessions and API tokens of users, or one of them. In force at the next request."""
     run = invocation(ctx)
-    if (token_id is None) == (not user):
+    if (not token_ids) == (not user):
         raise Invalid("Give users, or one token with --id N")
+    if token_ids and len(token_ids) > 1:  # of several, Typer would take the last without a word
+        raise Invalid("--id is for one token", hint="revoke each with a command of its own")
     service = run.service()
-    if token_id is not None:
+    if token_ids:
+        token_id = token_ids[0]
         try:
             if not 0 < token_id < 2**63:  # a larger number is no integer of SQLite
                 raise NotFound("Session not found")
@@ -184,6 +187,9 @@ def revoke(
         for account, count in zip(accounts, counts, strict=True)
     ]
     run.out.result("\n".join(lines) or "No users given; nothing to do", {"revoked": sum(counts)})
+    if accounts and not any(counts) and any(map(str.isdigit, user or ())):
+        by_id = run.options.repeated_in("for a token: usersctl token revoke --id N")
+        run.out.note(f"A number is the id of a user; {by_id}")
 
 
 def _as_json(session: Session) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from usersctl.named import NamedTuple
 from usersctl.passwords import ARGON2, MAX_BYTES, MEND_LIBRARY
 from usersctl.store.conninfo import Conninfo, is_file_of
 from usersctl.store.progress import watched
-from usersctl.text import counted
+from usersctl.text import counted, quoted_file
 from usersctl.transfer.rows import Format, SourceRow
 
 if TYPE_CHECKING:
@@ -86,7 +86,10 @@ def import_(
     run = invocation(ctx)
     plan = _Plan(on_conflict, dry_run, invite, create_groups)
     if (file is None) == (source is None):
-        raise Invalid("Give a FILE, or --from KIND:FILE", hint="see: usersctl import --help")
+        hint = "see: usersctl import --help"
+        if file is not None and _is_kind(source):
+            hint = f"with a colon between them: --from {quoted_file(f'{source}:{file}')}"
+        raise Invalid("Give a FILE, or --from KIND:FILE", hint=hint)
     if file is None:
         if form is not None:
             raise Invalid("--format is for a FILE; --from names the kind before the colon")
@@ -94,10 +97,17 @@ def import_(
         return
     if table is not None or columns or roles:
         raise Invalid("--table, --map and --map-role go with --from")
-    form = form or by_suffix(file)
     # The rows are closed before the file, also when a signal ends the command.
-    with opened(file) as content, closing(read_rows(content, form, name=file)) as rows:
+    if ":" in file and not Path(file).exists() and _is_kind(file.partition(":")[0]):
+        raise Invalid(f"{file} is no file", hint=f"use: --from {quoted_file(file)}")
+    with opened(file) as content, closing(read_rows(content, form or by_suffix(file), name=file)) as rows:
         _import(run, rows, None, plan)
+
+
+def _is_kind(word: str | None) -> bool:
+    from usersctl.transfer.foreign import SourceKind
+
+    return word in tuple(SourceKind)
 
 
 def _adopt(

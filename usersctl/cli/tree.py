@@ -123,6 +123,9 @@ GROUPS = {
 # The command of a group that is meant where none is named.
 DEFAULTS = {"invite": "send"}
 
+# Options that would count as left out if they were empty. Others have checks of their own, or are a search for all.
+NEVER_EMPTY = ("app", "socket", "table")
+
 _NO_DOCSTRINGS = "Python has removed the description, because of -OO or PYTHONOPTIMIZE=2."
 
 # The shared options that every command's help shows. `usersctl --help` shows the others, too.
@@ -137,8 +140,8 @@ def build_tree(only: str | None, *, overview: bool) -> typer.Typer:
         cls=_Root,
         no_args_is_help=True,
         # Boxes and colours on a terminal only: importing Rich takes longer than most commands.
-        # In less than 70 columns, boxes would cut off the names of options.
-        rich_markup_mode="rich" if columns >= 70 else None,
+        # In less than 70 columns, boxes would cut off the names of options. A reader of screens speaks their lines.
+        rich_markup_mode="rich" if columns >= 70 and os.environ.get("TERM") != "dumb" else None,
         pretty_exceptions_enable=False,
         # Without boxes, Typer would write 50 columns on a terminal that has less.
         context_settings={
@@ -258,7 +261,11 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
             if parameter.metavar and hasattr(parameter.type, "choices"):
                 # In its boxes, Typer would break the choices anywhere. The help of an argument names them.
                 parameter.type.get_metavar = lambda **_: ""
-            if parameter.param_type_name == "argument":
+            if hasattr(parameter.type, "readable"):
+                parameter.type.readable = (
+                    False  # Typer's check: the commands say it in their words, as of a missing file
+                )
+            if parameter.param_type_name == "argument" or parameter.name in NEVER_EMPTY:
                 parameter.callback = _not_empty
         command.params += shared
         # In its boxes, Typer would keep the line ends of the docstring. An overview shows the first sentence.
@@ -271,6 +278,8 @@ def _not_empty(_context: Any, parameter: Any, value: Any) -> Any:
     """Most often an unset variable of a script: no command takes it for a file, a user or everything."""
     if "" in (value if isinstance(value, tuple | list) else (value,)):
         name = re.sub(r"[][.]|\|-", "", parameter.human_readable_name)
+        if parameter.param_type_name == "option":
+            name = parameter.opts[0]
         raise Invalid(f"{name} is empty")
     return value
 
@@ -344,7 +353,9 @@ def run_tree(run: Invocation) -> int:
     except Abort:  # Ctrl-C or Ctrl-D at a question
         raise KeyboardInterrupt("nothing was done") from None
     except TyperException as error:
-        _report_misuse(run, error)
+        from usersctl.cli.misuse import report_misuse
+
+        report_misuse(run, error, {path for rows in COMMANDS.values() for path, _, _ in rows})
         return ExitCode.MISUSE
     if result == ExitCode.INTERRUPTED:  # Typer returns it after Ctrl-C before the command
         raise KeyboardInterrupt
@@ -353,31 +364,3 @@ def run_tree(run: Invocation) -> int:
         hint = "start one of them, and run the same there"
         raise Invalid("Completion is for bash, zsh, fish and PowerShell", hint=hint)
     return result if isinstance(result, int) else ExitCode.DONE
-
-
-def _path_of(words: Sequence[str]) -> str:
-    """Typer does not say which command lacks the value of an option."""
-    paths = {path for rows in COMMANDS.values() for path, _, _ in rows}
-    path = next((path for path in (" ".join(words[:2]), *words[:1]) if path in paths), "")
-    return f"usersctl {path}".rstrip()
-
-
-def _report_misuse(run: Invocation, error: TyperException) -> None:
-    is_help = type(error).__name__ == "NoArgsIsHelpError"
-    if is_help and not run.out.json:
-        print(error.format_message(), file=sys.stderr)  # the help; empty if Typer has drawn it in boxes
-        return
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "") or _path_of(run.words)
-    hint = f"see: {path} --help"
-    message = "Missing command" if is_help else error.format_message()  # it names the option
-    message = message.replace("\n\t", " ")  # choices stand one a line
-    if message.startswith("No such command"):
-        from usersctl.cli.guesses import command_for
-
-        if command := command_for(run.words, _first_words()):
-            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {command}"
-    for typers_words, ours in (("int", "a whole number"), ("float", "a number")):
-        message = re.sub(rf"a valid {typers_words}( range)?\b", ours, message)
-    # Our own messages have no full stop.
-    run.out.error(TyperException(message.rstrip(".")), code="usage", hint=hint)

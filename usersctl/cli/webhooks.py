@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Context
 
+from usersctl.cli.arguments import complete_webhook
 from usersctl.cli.exit_codes import ExitCode
 from usersctl.cli.invocation import Invocation, invocation
 from usersctl.cli.show.cells import in_cell
@@ -19,7 +20,9 @@ COLUMNS = ("name", "url", "events", "state", "waiting", "failed", "oldest_waitin
 OF_AN_EVENT = ("state", "attempts", "created_at", "due_at", "last_error")
 NONE = "The configuration has no webhook"
 
-Name = Annotated[str, Argument(metavar="NAME", help="Its name in the configuration.")]
+Name = Annotated[
+    str, Argument(metavar="NAME", help="Its name in the configuration.", autocompletion=complete_webhook)
+]
 
 
 def list_(ctx: Context) -> None:

@@ -38,7 +38,8 @@ class KeyRotation(NamedTuple):
         return Rotated(sealed, unreadable)
 
     def _begin(self, by: Actor) -> int:
-        """Adds a new key to the file; those of auth.secretKey are the operator's. Returns the number of secrets."""
+        """Adds a new key to the file, if there is one; those of auth.secretKey are the operator's. Returns the number of
+        secrets."""
         # In a transaction, so that of two rotations at once neither loses the key of the other.
         with self.store.write() as tx:
             admit(tx, by)
@@ -47,7 +48,8 @@ class KeyRotation(NamedTuple):
                 if total and not self.sealer.file.keys():
                     hint = "put it back; or set auth.secretKey for this command, too, as for the daemon"
                     raise KeyUnusable(f"{self.sealer.place} is missing", hint=hint)
-                self.sealer.file.add()
+                if not self.sealer.file.add():
+                    return 0
             tx.audit(by, "rotate-key", secrets=total)
         return total
 

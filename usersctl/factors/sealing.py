@@ -101,11 +101,13 @@ class KeyFile(NamedTuple):
             os.link(file, self.path)  # a rename would replace the file of another process
         return self.keys()
 
-    def add(self) -> None:
-        """Puts a new key before the others. They go on to open what they sealed, also in backups."""
+    def add(self) -> bool:
+        """Puts a new key before the others. They go on to open what they sealed, also in backups.
+
+        False without a file: the first secret makes it, and no older key has to be replaced.
+        """
         if not self.keys():
-            self.make()
-            return
+            return False
         present = self.path.lstat()
         if os.geteuid() not in (0, present.st_uid):
             raise KeyUnusable(
@@ -113,6 +115,7 @@ class KeyFile(NamedTuple):
             )
         with self._unnamed((new_token(), *self.keys()), present.st_mode & 0o777, self.path) as file:
             file.replace(self.path)
+        return True
 
     @contextmanager
     def _unnamed(self, keys: tuple[str, ...], mode: int, of: Path) -> Iterator[Path]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from usersctl.cli.show.tables import Step
 
 
+LEAST_ROOM = 24  # cells beside the names, as a time needs; with less, long texts stand below them
+
+
 class Draw(Protocol):
     def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
@@ -88,7 +91,10 @@ class Output:
         if steps:
             left_out = tables.draw_fitted(columns, cells, steps, color=self.color)
             if left_out:
-                self.note(f"No room here for: {', '.join(left_out)}")
+                from shutil import get_terminal_size
+                from textwrap import fill
+
+                self.note(fill(f"No room here for: {', '.join(left_out)}", get_terminal_size().columns))
             if left_out is not None:
                 return
         titles, shown = tables.for_people(columns, cells)
@@ -100,7 +106,7 @@ class Output:
                 self.facts(zip(titles, row, strict=True))
 
     def facts(self, pairs: Iterable[tuple[str, Cell]]) -> None:
-        """One object, one line for each of its values. On a terminal, a long one goes on below itself."""
+        """One object, one line for each of its values. On a terminal, a long one goes on below itself, or below its name."""
         lines = [(name, plain(cell)) for name, cell in pairs]
         if not self.terminal:
             for name, value in lines:
@@ -111,12 +117,15 @@ class Output:
         from unicodedata import east_asian_width
 
         width = max(len(name) for name, _ in lines) + 2
-        room = max(get_terminal_size().columns - width, 20)
+        columns = get_terminal_size().columns
         for name, value in lines:
             # A wide character takes two cells; a control character, which no cell has, counts for the second.
             by_cells = "".join(c + "\0" * (east_asian_width(c) in "WF") for c in value)
-            parts = wrap(by_cells, room, break_long_words=False, break_on_hyphens=False)
-            self.data(f"{name:<{width}}" + ("\n" + " " * width).join(parts).replace("\0", ""))
+            title, indent = f"{name:<{width}}", width
+            if columns - width < min(len(by_cells), LEAST_ROOM):
+                title, indent = f"{name}\n  ", 2
+            parts = wrap(by_cells, max(columns - indent, 20), break_long_words=False, break_on_hyphens=False)
+            self.data(title + ("\n" + " " * indent).join(parts).replace("\0", ""))
 
     def csv_cell(self, value: Cell) -> Cell:
         """Text is unchanged in a pipe or file. On a terminal, its control characters are made visible."""
