@@ -42,6 +42,15 @@ class Taken(Invalid):
     code = "taken"
 
 
+class UnknownGroup(Invalid):
+    """A group that a filter or a change names beside its object: for a command not found, for the interface invalid."""
+
+    code = "not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__("Unknown group", value=name, hint="see: usersctl group list")
+
+
 class WrongPassword(Invalid):
     """A signed-in user gave a wrong current password."""
 
@@ -163,14 +172,6 @@ class NotFound(UsersError):
     @property
     def in_full(self) -> str:
         return self.named or str(self)
-
-
-class UnknownGroup(NotFound, Invalid):
-    """A group in a filter or in a change of something else: for a command not found, for the interface invalid."""
-
-    def __init__(self, name: str) -> None:
-        named = f"Unknown group: {name[:LONGEST_VALUE]!r}"
-        super().__init__("Unknown group", hint="see: usersctl group list", named=named)
 
 
 class _Later(UsersError):

@@ -35,7 +35,6 @@ from usersd.server.lanes import Lane, MustWait
 # The status of each error of the core; the nearest class decides.
 STATUS: dict[type[Exception], int] = {
     errors.Invalid: 400,
-    errors.UnknownGroup: 400,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
     errors.NotFound: 404,
