@@ -42,15 +42,6 @@ class Taken(Invalid):
     code = "taken"
 
 
-class UnknownGroup(Invalid):
-    """A group that a filter or a change names beside its object: for a command not found, for the interface invalid."""
-
-    code = "not_found"
-
-    def __init__(self, name: str) -> None:
-        super().__init__("Unknown group", value=name, hint="see: usersctl group list")
-
-
 class WrongPassword(Invalid):
     """A signed-in user gave a wrong current password."""
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from usersctl.errors import Forbidden, NotFound, Taken, UnknownGroup
+from usersctl.errors import Forbidden, Invalid, NotFound, Taken
 from usersctl.fields import normal_group
 from usersctl.models import Actor, Group, User
 from usersctl.named import NamedTuple
@@ -62,10 +62,10 @@ def delete_group(tx: Transaction, group: Group, *, by: Actor, **details: Any) ->
 
 
 def set_groups(tx: Transaction, user: User, names: Collection[str], *, by: Actor) -> None:
-    """Exactly these; UnknownGroup if one does not exist."""
+    """Exactly these; Invalid if one does not exist."""
     unknown = sorted(name for name in names if tx.group(name) is None)
     if unknown:
-        raise UnknownGroup(unknown[0])
+        raise Invalid("Unknown group", value=unknown[0], hint="see: usersctl group list")
     change_groups(tx, [(user, tx.groups_of(user.id), names)], by=by)
 
 

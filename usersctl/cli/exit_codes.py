@@ -35,7 +35,6 @@ class ExitCode(IntEnum):
 _OF_ERRORS: dict[type, ExitCode] = {
     errors.Invalid: ExitCode.MISUSE,
     errors.NotFound: ExitCode.NOT_FOUND,
-    errors.UnknownGroup: ExitCode.NOT_FOUND,
     errors.Taken: ExitCode.TAKEN,
     errors.LastAdmin: ExitCode.REFUSED,
     errors.Referred: ExitCode.REFUSED,

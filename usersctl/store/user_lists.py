@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from usersctl.errors import UnknownGroup
+from usersctl.errors import Invalid
 from usersctl.folding import search_words
 from usersctl.models import Page, Role, User, UserFilter, UserState
 from usersctl.store.failures import LoginFailures, locked
@@ -75,7 +75,7 @@ class UserLists(UserSearch, LoginFailures):
         """Its id, and the number of its members."""
         row = self._run("SELECT id, members FROM groups WHERE name = ?", (name,)).fetchone()
         if row is None:
-            raise UnknownGroup(name)
+            raise Invalid("Unknown group", value=name, hint="see: usersctl group list")
         return row[0], row[1]
 
     def _candidates(self, wanted: UserFilter) -> tuple[list[int] | None, UserFilter]:
