@@ -25,6 +25,7 @@ def _every_command() -> dict[str, Any]:
     ("words", "option", "instead"),
     [
         ("delete 4 -y", "-y", "--yes"),
+        ("delete 4 -f", "-f", "--yes"),
         ("group delete staff --force", "--force", "--yes"),
         ("list --format json", "--format", "--json"),
         ("list -n 5", "-n", "--limit"),

@@ -79,7 +79,7 @@ GUESSES = {
 # fmt: off
 # The same for options: each counts where a command has it. `update:--active` is for one command, which may have none such.
 OPTIONS = {
-    "--yes":            "-y --force --assume-yes --confirm",
+    "--yes":            "-y --force --assume-yes --confirm delete:-f",
     "--quiet":          "-q --silent -s",
     "--json":           "-j --format list:--output list:-o",
     "--debug":          "--verbose --trace",
