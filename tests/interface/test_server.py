@@ -478,6 +478,12 @@ def test_the_headers_of_the_application_are_sent_unchanged_with_a_date(running: 
     assert parsedate_to_datetime(date.removeprefix(b"Date: ").decode())
 
 
+@pytest.mark.parametrize("options", [b"Close", b"TE, close", b"close,TE"])
+def test_a_client_that_asks_for_the_end_of_its_connection_gets_it(running: Running, options: bytes) -> None:
+    received = running.raw(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: %s\r\n\r\n" % options)
+    assert b"\r\nConnection: close\r\n" in received
+
+
 def test_a_header_with_a_line_feed_is_not_sent(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     received = running.get("/splits")
     assert received.startswith(b"HTTP/1.1 500 ")
