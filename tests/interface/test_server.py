@@ -733,10 +733,11 @@ sys.exit(serve(listen("127.0.0.1", 0), make, serving, on_ready=say))
 
 
 class Program:
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, ignoring: str = "") -> None:
         root = Path(__file__).parents[2]
+        shell = ["sh", "-c", f"trap '' {ignoring}; exec \"$@\"", "sh"] if ignoring else []
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [*shell, sys.executable, "-c", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -763,8 +764,8 @@ class Program:
 def program() -> Iterator[Callable[..., Program]]:
     started: list[Program] = []
 
-    def program(*arguments: str) -> Program:
-        started.append(Program(*arguments))
+    def program(*arguments: str, **keywords: str) -> Program:
+        started.append(Program(*arguments, **keywords))
         return started[-1]
 
     yield program
@@ -814,17 +815,34 @@ def test_a_terminal_that_is_closed_cuts_no_request_off(
     assert (code, errors) == (0, "")
 
 
-def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program]) -> None:
-    served = program("1")
-    with served.connect("30"):
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program], processes: str) -> None:
+    served = program(processes)
+    with served.connect("30") as client:
         time.sleep(0.2)
         served.process.send_signal(signal.SIGTERM)
         assert served.process.stdout
-        assert served.process.stdout.readline() == "stopping 0\n"
+        assert served.process.stdout.readline().startswith("stopping ")
         began = time.monotonic()
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(10) == 128 + signal.SIGTERM
+        assert read_all(client) == b""  # no process goes on
         assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("ignored", ["INT", "HUP"])
+def test_a_signal_that_was_ignored_at_the_start_stops_nothing(
+    program: Callable[..., Program], ignored: str, processes: str
+) -> None:
+    """As SIGINT of a job in the background, and SIGHUP of one after nohup."""
+    served = program(processes, ignoring=ignored)
+    with served.connect("0.3") as client:
+        served.process.send_signal(getattr(signal, f"SIG{ignored}"))
+        assert client.recv(1000).startswith(OK)
+    assert served.pid()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.ended()[0] == 0
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
