@@ -9,6 +9,7 @@ from ipaddress import ip_network
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
+from support.databases import held
 from support.fakes import FakeClock
 from support.second_factors import enrol
 from support.web import Reply, Site
@@ -272,6 +273,20 @@ def test_several_processes_let_no_request_too_many_pass_however_many_come_at_onc
 
     with ThreadPoolExecutor(12) as pool:
         assert sum(pool.map(ask, range(12))) == 30
+
+
+def test_a_limit_holds_while_no_process_can_count_for_all_and_requests_hardly_wait(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service(processes=2, forgots_per_minute=2)
+    limits = RateLimits(service)
+    began = time.monotonic()
+    with held(service.store.database):
+        for _ in range(2):
+            limits.check(Limit.FORGOTS, "192.0.2.1")
+        with pytest.raises(TooMany):
+            limits.check(Limit.FORGOTS, "192.0.2.1")
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("schedule", [None, "0 3 * * *"])
