@@ -81,6 +81,22 @@ def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock:
     assert slots == sorted(set(slots))
 
 
+def test_the_leader_tells_which_of_its_parts_have_ended(two: Two) -> None:
+    leads = two.first
+    leads.start()
+    sends, schedules = wait_for(lambda: leads._jobs)
+    assert leads.parts() == {"worker": True, "scheduler": True}
+    schedules.end()
+    schedules.join(10)
+    assert leads.parts() == {"worker": True, "scheduler": False}
+    sends.end()
+    sends.join(10)
+    assert leads.parts() == {"worker": False, "scheduler": False}
+    leads.stop()
+    assert not leads.is_alive()
+    assert leads.parts() == {"worker": False, "scheduler": False}
+
+
 def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: FakeClock) -> None:
     two.start_one_after_the_other()
     clock.move(minutes=1)
