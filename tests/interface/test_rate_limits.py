@@ -142,6 +142,15 @@ def test_a_client_fails_sixty_times_a_minute(site: Site, clock: FakeClock) -> No
     assert site.client().login(ada.email, PASSWORD).status == 200
 
 
+def test_only_wrong_passwords_are_counted(make_site: Callable[..., Site]) -> None:
+    site = make_site(failed_logins_per_minute=2)
+    site.add("idle", active=False)
+    for _ in range(3):
+        assert site.client().post("/api/users/session", {"email": "ada@example.com"}).status == 400
+        assert site.client().login("idle@example.com", PASSWORD).status == 403
+    assert fail(site, times=3) == [401, 401, 429]
+
+
 def test_logins_that_succeed_are_not_counted(site: Site) -> None:
     ada = site.add()
     assert {site.client().login(ada.email, PASSWORD).status for _ in range(70)} == {200}
@@ -383,6 +392,14 @@ def test_a_client_asks_sixty_times_a_minute_for_a_sign_in_through_the_provider(
 
 
 # --- switched off ---
+
+
+def test_with_limits_disabled_no_client_is_counted(make_site: Callable[..., Site]) -> None:
+    site = make_site(limits_enabled=False, processes=2)
+    assert fail(site) == [401]
+    assert site.client().post("/api/users/password/forgot", {"email": "ada@example.com"}).status == 200
+    with site.service.store.read() as tx:
+        assert tx._run("SELECT client FROM client_counts").fetchall() == []
 
 
 @pytest.mark.slow
