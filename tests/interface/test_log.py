@@ -395,8 +395,8 @@ def test_on_a_terminal_no_value_can_break_or_colour_a_line(value: str) -> None:
 
 def test_a_value_with_spaces_cannot_pass_for_other_fields() -> None:
     stream = io.StringIO()
-    Log(stream, as_json=False, now=FakeClock()).event("request", path='/x status=200 "', status=404)
-    assert stream.getvalue() == f'{NOW} request path="/x status=200 \\"" status=404\n'
+    Log(stream, as_json=False, now=FakeClock()).event("request", path='/é status=200 "', ip="", status=404)
+    assert stream.getvalue() == f'{NOW} request path="/é status=200 \\"" ip="" status=404\n'
 
 
 class Terminal(io.StringIO):

@@ -38,6 +38,7 @@ class App:
         self.gate = threading.Event()
         self.seen: list[str] = []
         self.threads: list[str] = []
+        self.priorities: list[int] = []
 
     def __call__(self, _environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
         raise AssertionError("the server takes the shorter way")
@@ -46,6 +47,7 @@ class App:
         path = environ["PATH_INFO"]
         self.seen.append(path)
         self.threads.append(threading.current_thread().name)
+        self.priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         if path == "/crash":
             raise OSError("secret")
         if path == "/here/but-waits" and environ[NONBLOCKING]:
@@ -330,6 +332,16 @@ def test_logins_have_a_queue_of_their_own_and_are_refused_when_it_is_full(runnin
         running.app.gate.set()
         assert all(read_all(client).startswith(OK) for client in clients)
     assert running.raw(LOGIN).startswith(OK)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a priority of each thread is Linux's")
+def test_logins_give_way_to_all_other_requests(running: Running) -> None:
+    running.app.gate.set()
+    for request in (LOGIN, GET + b"Connection: close\r\n\r\n", LOGIN):
+        assert running.raw(request).startswith(OK)
+    login, other, again = running.app.priorities
+    assert login == again == min(19, other + 10)
+    assert other == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_the_threads_of_a_lane_start_with_its_first_request(running: Running) -> None:
