@@ -288,11 +288,31 @@ def test_counts_of_sessions_and_emails_are_current(
     assert counts.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
     assert (counts.cleaned_at, counts.cleaned) == (None, 0)
     clock.move(hours=23)  # those without "stay signed in" are over
-    service.cleaner.run(by=OPERATOR)
+    service.cleaner.run(include_no_expiration=True, by=OPERATOR)
     counts = CachedCounts(service)()
     assert counts is not None
-    assert (counts.sessions, counts.cleaned) == (2, 3)
+    assert (counts.sessions, counts.cleaned) == (1, 4)
     assert counts.cleaned_at == clock().timestamp()
+
+
+def test_a_scrape_has_the_counts_of_the_database(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add()
+    open_session(service, ada)
+    service.recovery.forgot(ada.email)
+    with measured(service) as (_, port):
+        samples = scraped(port)
+    assert value(samples, "users_sessions") == 1
+    assert value(samples, "users_letters", state="waiting") == 1
+    assert ("users_letters", frozenset({("state", "failed")})) in samples
+    assert ("users_cleanup_last_removed", frozenset()) not in samples
+    clock.move(days=2)
+    service.cleaner.run(by=OPERATOR)
+    with measured(service) as (_, port):
+        samples = scraped(port)
+    assert value(samples, "users_cleanup_last_removed") == 1
+    assert value(samples, "users_cleanup_last_timestamp_seconds") == pytest.approx(clock().timestamp())
 
 
 def test_events_are_counted_for_each_webhook_of_the_configuration(
@@ -336,9 +356,16 @@ def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
     assert len(counts) == 10
 
 
-def test_counts_of_an_unreadable_database_are_left_out(service: Service) -> None:
+def test_counts_of_an_unreadable_database_are_left_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "COUNTED_EVERY", 0)
+    monkeypatch.setattr(metrics, "SHARE", float("inf"))
+    counted = CachedCounts(service)
+    assert counted() is not None
     service.store.close()
     destroy(service.store.database)
+    assert counted() is None
     with measured(service) as ((counters,), port):
         counters.login("password", "success")
         samples = scraped(port)
