@@ -74,7 +74,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     application = Application()
     with (
         hosting(Hosted(app=application, max_body=100_000_000)) as port,
-        serving(usersctl, "--dev", "--app", f"http://127.0.0.1:{port}") as daemon,
+        serving(usersctl, "--dev", "--app", f"http://127.0.0.1:{port}/") as daemon,
     ):
         trial = usersctl.folder / "users-dev.db"
         assert usersctl.is_unused
