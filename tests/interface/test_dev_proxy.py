@@ -26,6 +26,7 @@ basic = true
 [forward.headers]
 Remote-User = "id"
 X-WebAuth-User = "email"
+X-Shop-Role = "role"
 """
 IDENTITY = ("remote-user", "x-webauth-user", "remote-assertion")
 
@@ -121,6 +122,7 @@ def test_no_visitor_names_the_user_in_a_header(behind: Behind) -> None:
     more = (
         "Remote-Assertion",
         "X-WebAuth-User",
+        "X-Shop-Role",  # of this configuration only
         "X-Remote-Anything",
         "X-Original-URL",
         "Forwarded",
