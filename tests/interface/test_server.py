@@ -737,6 +737,15 @@ def make(index):
     say(f"stopped {index}")
 
 logging.basicConfig()
+if "crowded" in sys.argv:
+    fork, numbers = os.fork, iter(range(100))
+
+    def fork_or_refuse():
+        if next(numbers) in (2, 3):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    os.fork = fork_or_refuse
 if "hasty" in sys.argv:
     connections.TO_STOP = connections.TO_LEAVE = 0.1
 serving = Serving(processes=int(sys.argv[1]))
@@ -889,6 +898,22 @@ def test_two_processes_share_a_socket_and_a_killed_one_is_replaced(
     assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
     assert errors.count("\n") == 1
     assert f"Process {killed} ended unexpectedly (-9) and is replaced" in errors
+
+
+@pytest.mark.slow
+def test_a_process_that_the_system_does_not_let_begin_is_replaced_later(
+    program: Callable[..., Program],
+) -> None:
+    served = program("2", "crowded")
+    pids: set[int] = set()
+    wait_until(lambda: pids.add(served.pid()) or len(pids) == 2)
+    os.kill(max(pids), signal.SIGKILL)
+    after: set[int] = set()
+    wait_until(lambda: after.add(served.pid()) or len(after - {max(pids)}) == 2)
+    served.process.send_signal(signal.SIGTERM)
+    code, lines, errors = served.ended()
+    assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
+    assert errors.count("cannot be replaced for now: Resource temporarily unavailable") == 1
 
 
 def test_processes_that_cannot_start_end_the_service_with_one_line_each(
