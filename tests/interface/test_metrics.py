@@ -248,6 +248,18 @@ def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(servi
     assert value(samples, "users_request_duration_seconds_sum", **labels) == pytest.approx(60.301)
 
 
+def test_each_process_has_its_own_figures_of_the_system(service: Service) -> None:
+    with (
+        subprocess.Popen(["sleep", "60"]) as younger,
+        measured(service, processes=3) as (processes, port),
+    ):
+        processes[2]._share[0] = younger.pid
+        samples = scraped(port)
+        younger.kill()
+    began = [value(samples, "process_start_time_seconds", process=str(number)) for number in range(3)]
+    assert 0 < began[0] == began[1] < began[2]
+
+
 def test_a_replaced_process_keeps_its_counters_but_not_its_slots_in_use(service: Service) -> None:
     shared = SharedCounters(TABLE, 2)
     old = Counters(shared, 1, service.hasher)
