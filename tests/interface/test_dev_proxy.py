@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Application:
 
     def __init__(self) -> None:
         self.go = threading.Event()
+        self.waiting = 0
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
         raw = environ["wsgi.input"].read()
@@ -52,7 +54,9 @@ class Application:
         start_response("201 Made", [("Content-Type", "application/json"), ("Set-Cookie", "theirs=1; Path=/")])
         yield json.dumps(seen).encode()
         if environ["PATH_INFO"] == "/slow":
+            self.waiting += 1
             self.go.wait(10)
+            self.waiting -= 1
             yield b" "
         if environ["PATH_INFO"] == "/large":
             yield from [b" " * 65536] * 320
@@ -178,6 +182,7 @@ def test_large_bodies_pass_both_ways(behind: Behind) -> None:
 
 
 def test_an_answer_is_passed_on_part_by_part(behind: Behind) -> None:
+    behind.application.go.clear()
     connection = behind.user.connection()
     connection.request("GET", "/slow", headers={"Cookie": f"auth_token={behind.token}"})
     answer = connection.getresponse()
@@ -185,6 +190,18 @@ def test_an_answer_is_passed_on_part_by_part(behind: Behind) -> None:
     behind.application.go.set()
     assert answer.read() == b" "
     connection.close()
+
+
+def test_an_application_that_is_slow_leaves_the_pages_of_the_service_as_they_are(behind: Behind) -> None:
+    behind.application.go.clear()
+    with ExitStack() as stack:
+        for _ in range(4):  # as many as there are threads for quick requests
+            connection = stack.enter_context(closing(behind.user.connection()))
+            connection.request("GET", "/slow", headers={"Cookie": f"auth_token={behind.token}"})
+        wait_for(lambda: behind.application.waiting == 4)
+        assert behind.visitor.get("/login").status == 200
+        assert behind.application.waiting == 4
+        behind.application.go.set()
 
 
 def test_a_websocket_is_refused_clearly(behind: Behind) -> None:
