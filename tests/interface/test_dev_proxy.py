@@ -92,8 +92,8 @@ def test_a_page_without_a_session_leads_to_the_login_and_anything_else_is_a_401(
     page = behind.visitor.get("/a%2Fb?c=1&d=%20", headers={"Accept": "text/html"})
     assert page.status == 302
     assert page.header("Location") == "/login?redirect=/a%252Fb%3Fc%3D1%26d%3D%2520"
-    for method in ("GET", "POST", "DELETE"):
-        refused = behind.visitor.send(method, "/things")
+    for method, accept in (("GET", "*/*"), ("POST", "text/html"), ("DELETE", "*/*")):
+        refused = behind.visitor.send(method, "/things", headers={"Accept": accept})
         assert (refused.status, refused.message) == (401, "Authentication required")
         assert refused.header("Location") == "/login?redirect=/things"
 
@@ -113,7 +113,7 @@ def test_the_application_learns_the_user_and_nothing_that_signs_in(behind: Behin
         assert {name: headers[name] for name in ("cookie", "authorization") if name in headers} == kept
         assert token not in seen.body.decode()
         assert headers["host"] == headers["x-forwarded-host"] == f"127.0.0.1:{behind.daemon.port}"
-        assert headers["x-forwarded-for"] == "127.0.0.1"
+        assert (headers["x-forwarded-for"], headers["x-forwarded-proto"]) == ("127.0.0.1", "http")
 
 
 def test_wrong_basic_credentials_are_a_401_with_a_challenge(behind: Behind) -> None:
