@@ -686,6 +686,23 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
 
 
 @pytest.mark.slow
+def test_a_client_that_has_been_idle_may_ask_once_more_while_the_daemon_stops(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "TO_ASK_WHILE_STOPPING", 3.0)
+    with running.connect() as client:
+        client.sendall(GET + b"\r\n")
+        assert client.recv(1000).startswith(OK)
+        (connection,) = running.server.active_channels.values()
+        wait_until(lambda: connection.answered)
+        connection.since -= 60
+        running.server.stop()
+        wait_until(lambda: running.stops)
+        time.sleep(0.2)  # so that the watchdog has looked at it
+        client.sendall(GET + b"\r\n")
+        assert read_all(client).startswith(OK)
+
+
 def test_stopping_does_not_wait_for_ever(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
