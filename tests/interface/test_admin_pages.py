@@ -56,6 +56,7 @@ def test_the_trail_shows_the_newest_rows_and_leads_to_older_ones(
     assert older == "/audit?before=2"
     page = shown(admin, older)
     assert actions(page) == ["create"]
+    assert "role: <bdi>admin</bdi>, active: <bdi>true</bdi>" in page
     assert link(page, "Older rows") is None
     assert link(page, "Newest rows") == "/audit?"
     monkeypatch.setattr(audit_page, "ROWS", 20)
