@@ -85,6 +85,9 @@ class Running:
         self.thread = threading.Thread(target=self.server.run, name="main")
         self.thread.start()
 
+    def does_when_it_stops(self, on_stop: Callable[[], None]) -> None:
+        self.server.hosted = self.server.hosted._replace(on_stop=on_stop)
+
     def stop(self) -> None:
         self.app.gate.set()
         end(self.server, self.thread)
@@ -686,6 +689,36 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
 
 
 @pytest.mark.slow
+def test_a_client_in_the_queue_of_the_kernel_is_answered_before_the_daemon_stops(running: Running) -> None:
+    clients: list[socket.socket] = []
+
+    def connect() -> None:
+        clients.append(running.connect())
+        clients[0].sendall(GET + b"\r\n")
+
+    running.does_when_it_stops(connect)
+    running.server.stop()
+    wait_until(lambda: clients)
+    with clients[0]:
+        assert read_all(clients[0]).startswith(OK)
+
+
+def test_a_callback_that_fails_while_the_daemon_stops_keeps_it_from_nothing(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    running.does_when_it_stops(fail)
+    with running.connect() as client:
+        client.sendall(LOGIN)
+        wait_until(lambda: running.app.seen)
+        running.server.stop()
+        wait_until(lambda: "A callback failed while stopping" in caplog.text)
+        running.app.gate.set()
+        assert read_all(client).startswith(OK)
+
+
 def test_a_client_that_has_been_idle_may_ask_once_more_while_the_daemon_stops(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
