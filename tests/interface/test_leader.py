@@ -126,11 +126,25 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
     for _ in range(2):  # the second waited for the lock since before the first ran the slot
         job = leader.scheduled_cleanup(service, log=log, since=began)
         assert job is not None
-        clock.move(seconds=40)
+        clock.move(seconds=50)
         job.tick()
     assert stream.getvalue().count("cleanup-tokens") == 1
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
+
+
+@pytest.mark.parametrize(("minutes", "is_run"), [(7, False), (12, True), (20, False)])
+def test_a_slot_that_a_killed_leader_left_undone_is_run_by_the_next_one_for_ten_minutes(
+    make_service: Callable[..., Service], clock: FakeClock, minutes: int, is_run: bool
+) -> None:
+    service = make_service(cleanup_schedule="30 * * * *")
+    service.cleaner.run(by=scheduler.ACTOR, slot=clock())
+    clock.move(minutes=minutes)  # the slot of 8:30 comes due after less than eight
+    stream = io.StringIO()
+    job = leader.scheduled_cleanup(service, log=Log(stream, as_json=True, now=clock), since=clock())
+    assert job is not None
+    job.tick()
+    assert stream.getvalue().count("cleanup-tokens") == is_run
 
 
 def test_an_error_that_nobody_foresaw_is_logged_and_does_not_end_the_leader(
