@@ -127,6 +127,7 @@ def test_no_visitor_names_the_user_in_a_header(behind: Behind) -> None:
         "Remote-Assertion",
         "X-WebAuth-User",
         "X-Shop-Role",  # of this configuration only
+        "Remote-Anything",
         "X-Remote-Anything",
         "X-Original-URL",
         "Forwarded",
@@ -205,7 +206,7 @@ def test_an_application_that_is_slow_leaves_the_pages_of_the_service_as_they_are
 
 
 def test_a_websocket_is_refused_clearly(behind: Behind) -> None:
-    reply = behind.user.get("/ws", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
+    reply = behind.user.get("/ws", headers={"Connection": "Upgrade", "Upgrade": "WebSocket"})
     assert (reply.status, reply.message) == (501, "The development proxy passes on no WebSockets")
 
 
