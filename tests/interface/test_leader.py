@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -22,7 +23,7 @@ from usersctl.config.sources import Loaded, Origin
 from usersctl.errors import StoreUnusable
 from usersctl.models import User
 from usersctl.service import Service
-from usersctl.store.locks import Locks
+from usersctl.store.locks import LEADER, Locks
 from usersd.background import leader, mailer, scheduler
 from usersd.background.leader import Leader
 from usersd.background.mailer import Mailer
@@ -95,6 +96,28 @@ def test_the_leader_tells_which_of_its_parts_have_ended(two: Two) -> None:
     leads.stop()
     assert not leads.is_alive()
     assert leads.parts() == {"worker": False, "scheduler": False}
+
+
+def test_a_leader_that_stops_lets_no_other_lead_while_it_still_sends(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "STOPPING", 30.0)
+    sends, sent = threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        sends.set()
+        sent.wait(20)
+
+    monkeypatch.setattr(type(two.service.outbox), "work", work)
+    two.first.start()
+    assert sends.wait(20)
+    two.first.end()
+    with two.service.store.locks() as locks:
+        time.sleep(0.2)
+        assert not locks.take(LEADER)
+        sent.set()
+        two.first.stop()
+        assert locks.take(LEADER)
 
 
 def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: FakeClock) -> None:
