@@ -756,6 +756,34 @@ def test_stopping_does_not_wait_for_ever(
     running.server.trigger.close()
 
 
+def test_an_answer_that_has_begun_is_cut_off_without_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TO_STOP", 0.3)
+    monkeypatch.setattr(connections, "TO_LEAVE", 0.1)
+    gate = threading.Event()
+
+    def app(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        yield b"begun"
+        gate.wait(20)
+        yield b"ended"
+
+    listener, sizes = listen("127.0.0.1", 0), {"threads": 1, "slow_threads": 1, "waiting_room": 1}
+    with closing(socket.create_connection(listener.getsockname(), timeout=10)) as client:
+        server = Server(listener, Hosted(app=app), connections=10, **sizes)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            client.sendall(GET + b"\r\n")
+            received = b""
+            while b"begun" not in received:
+                received += client.recv(1000)
+            server.stop()
+            assert b"503" not in read_all(client)
+        finally:
+            gate.set()
+            end(server, thread)
+
+
 # --- as a process ---
 
 PROGRAM = """
