@@ -155,6 +155,20 @@ def test_pipelined_requests_are_answered_in_order(running: Running) -> None:
     assert bodies == [b"/%d" % n for n in range(50)]
 
 
+def test_requests_that_come_far_ahead_wait_outside_of_the_daemon_and_are_all_answered(
+    running: Running,
+) -> None:
+    with running.connect() as client:
+        first, last = b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n", GET + b"Connection: close\r\n\r\n"
+        client.sendall(first + (GET + b"\r\n") * 3000 + last)
+        wait_until(lambda: running.app.seen)
+        (connection,) = running.server.active_channels.values()
+        time.sleep(0.2)  # in which it could read all of them
+        assert len(connection.requests) < 1000
+        running.app.gate.set()
+        assert read_all(client).count(OK) == 3002
+
+
 def test_a_client_that_half_closed_its_connection_gets_its_answer(running: Running) -> None:
     with running.connect() as client:
         client.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n")
