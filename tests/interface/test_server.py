@@ -346,6 +346,10 @@ def test_logins_have_a_queue_of_their_own_and_are_refused_when_it_is_full(runnin
             "statusMessage": "Too many logins at once, please try again",
         }
 
+        # The connection of a refused one goes on.
+        both = running.raw(LOGIN.replace(b"Connection: close\r\n", b"") + GET + b"Connection: close\r\n\r\n")
+        assert (both.count(b"HTTP/1.1 503 "), both.count(OK)) == (1, 1)
+
         running.app.gate.set()
         assert all(read_all(client).startswith(OK) for client in clients)
     assert running.raw(LOGIN).startswith(OK)
