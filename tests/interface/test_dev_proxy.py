@@ -175,6 +175,12 @@ def test_each_method_and_its_body_pass(behind: Behind, method: str) -> None:
         assert seen.json["headers"]["content-type"] == "text/x"
 
 
+def test_a_body_in_chunks_passes(behind: Behind) -> None:
+    with closing(behind.user.connection()) as connection:
+        connection.request("PUT", "/things", iter([b"abc", b"de"]), {"Cookie": f"auth_token={behind.token}"})
+        assert json.loads(connection.getresponse().read())["size"] == 5
+
+
 def test_large_bodies_pass_both_ways(behind: Behind) -> None:
     seen = behind.user.send("PUT", "/large", raw=b"x" * 20_000_000)
     assert (seen.json["size"], len(seen.body) > 20_000_000) == (20_000_000, True)
