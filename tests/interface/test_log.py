@@ -278,6 +278,7 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
         ("access_token=a&id_token=b&password=c", "?access_token=***&id_token=***&password=***"),
         ("redirect=/x%3Ftoken%3Dabc%26y%3D1", "?redirect=/x?***"),
         ("redirect=/x?token=abc", "?redirect=/x?***"),
+        ("redirect=/forgot-password", "?redirect=/forgot-password"),
         ("token=abc%00%ff", "?token=***"),
         ("token", "?token=***"),
         ("token%3Dabc%26email%3Dx", "?token=***"),
