@@ -52,12 +52,12 @@ def application_at(url: str, settings: Settings) -> tuple[str, int]:
     is_url = "://" in url
     try:
         parts = urlsplit(url if is_url else f"http://{url}")
-        host, port = parts.hostname or "", parts.port or 80
+        host, port = parts.hostname or "", 80 if is_url and parts.port is None else parts.port
     except ValueError:
         raise Invalid(f"--app {url!r}: not an address", hint=hint) from None
     if (
         parts.scheme != "http"
-        or (parts.port is None and not is_url)
+        or not port
         or parts.path not in ("", "/")
         or parts.query
         or parts.fragment

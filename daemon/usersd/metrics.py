@@ -243,7 +243,6 @@ class _Scrape(BaseHTTPRequestHandler):
         """Without the default page, which names the Python version."""
         self.send_response_only(code)
         self.send_header("Content-Length", "0")
-        self.send_header("Connection", "close")
         self.end_headers()
 
     def log_message(self, *_words: Any) -> None:

@@ -56,6 +56,7 @@ def test_the_trail_shows_the_newest_rows_and_leads_to_older_ones(
     assert older == "/audit?before=2"
     page = shown(admin, older)
     assert actions(page) == ["create"]
+    assert "role: <bdi>admin</bdi>, active: <bdi>true</bdi>" in page
     assert link(page, "Older rows") is None
     assert link(page, "Newest rows") == "/audit?"
     monkeypatch.setattr(audit_page, "ROWS", 20)
@@ -81,6 +82,9 @@ def test_the_filter_stands_in_the_address_and_in_the_fields(
     assert actions(shown(admin, "/audit", **{"from": "2026-11-22", "to": "2026-11-22"})) == ["update"]
     assert actions(shown(admin, "/audit", **{"from": "2026-11-23"})) == []
     assert link(shown(admin, "/audit", user=2), "Open this user") == "/users/2"
+    # A browser sends empty fields, too, and what was pasted may have blanks around it.
+    sent = {"user": " ada@example.com ", "actor": "", "action": "", "from": "2026-11-22\t", "to": " "}
+    assert actions(shown(admin, "/audit", **sent)) == ["update"]
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,23 @@ def test_without_a_time_to_undo_an_account_is_deleted_at_once(make_site: Callabl
     site.add()  # the address is free again
 
 
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (0, "Your account is deleted at once"),
+        (1, "After one day, it is deleted"),
+        (7, "After 7 days, it is deleted"),
+    ],
+)
+def test_the_pages_say_how_long_a_deletion_can_be_undone(
+    make_site: Callable[..., Site], days: int, text: str
+) -> None:
+    site = make_site(deletion_grace=timedelta(days=days))
+    ada = site.signed_in(site.add())
+    for path in ("/account", "/confirm-deletion?token=x&email=y"):
+        assert text in ada.get(path).body.decode()
+
+
 def test_the_address_stays_taken_until_the_account_is_gone(
     make_site: Callable[..., Site], clock: FakeClock
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ basic = true
 [forward.headers]
 Remote-User = "id"
 X-WebAuth-User = "email"
+X-Shop-Role = "role"
 """
 IDENTITY = ("remote-user", "x-webauth-user", "remote-assertion")
 
@@ -35,6 +37,7 @@ class Application:
 
     def __init__(self) -> None:
         self.go = threading.Event()
+        self.waiting = 0
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
         raw = environ["wsgi.input"].read()
@@ -51,7 +54,9 @@ class Application:
         start_response("201 Made", [("Content-Type", "application/json"), ("Set-Cookie", "theirs=1; Path=/")])
         yield json.dumps(seen).encode()
         if environ["PATH_INFO"] == "/slow":
+            self.waiting += 1
             self.go.wait(10)
+            self.waiting -= 1
             yield b" "
         if environ["PATH_INFO"] == "/large":
             yield from [b" " * 65536] * 320
@@ -74,7 +79,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     application = Application()
     with (
         hosting(Hosted(app=application, max_body=100_000_000)) as port,
-        serving(usersctl, "--dev", "--app", f"http://127.0.0.1:{port}") as daemon,
+        serving(usersctl, "--dev", "--app", f"http://127.0.0.1:{port}/") as daemon,
     ):
         trial = usersctl.folder / "users-dev.db"
         assert usersctl.is_unused
@@ -87,8 +92,8 @@ def test_a_page_without_a_session_leads_to_the_login_and_anything_else_is_a_401(
     page = behind.visitor.get("/a%2Fb?c=1&d=%20", headers={"Accept": "text/html"})
     assert page.status == 302
     assert page.header("Location") == "/login?redirect=/a%252Fb%3Fc%3D1%26d%3D%2520"
-    for method in ("GET", "POST", "DELETE"):
-        refused = behind.visitor.send(method, "/things")
+    for method, accept in (("GET", "*/*"), ("POST", "text/html"), ("DELETE", "*/*")):
+        refused = behind.visitor.send(method, "/things", headers={"Accept": accept})
         assert (refused.status, refused.message) == (401, "Authentication required")
         assert refused.header("Location") == "/login?redirect=/things"
 
@@ -108,7 +113,7 @@ def test_the_application_learns_the_user_and_nothing_that_signs_in(behind: Behin
         assert {name: headers[name] for name in ("cookie", "authorization") if name in headers} == kept
         assert token not in seen.body.decode()
         assert headers["host"] == headers["x-forwarded-host"] == f"127.0.0.1:{behind.daemon.port}"
-        assert headers["x-forwarded-for"] == "127.0.0.1"
+        assert (headers["x-forwarded-for"], headers["x-forwarded-proto"]) == ("127.0.0.1", "http")
 
 
 def test_wrong_basic_credentials_are_a_401_with_a_challenge(behind: Behind) -> None:
@@ -121,6 +126,8 @@ def test_no_visitor_names_the_user_in_a_header(behind: Behind) -> None:
     more = (
         "Remote-Assertion",
         "X-WebAuth-User",
+        "X-Shop-Role",  # of this configuration only
+        "Remote-Anything",
         "X-Remote-Anything",
         "X-Original-URL",
         "Forwarded",
@@ -168,6 +175,12 @@ def test_each_method_and_its_body_pass(behind: Behind, method: str) -> None:
         assert seen.json["headers"]["content-type"] == "text/x"
 
 
+def test_a_body_in_chunks_passes(behind: Behind) -> None:
+    with closing(behind.user.connection()) as connection:
+        connection.request("PUT", "/things", iter([b"abc", b"de"]), {"Cookie": f"auth_token={behind.token}"})
+        assert json.loads(connection.getresponse().read())["size"] == 5
+
+
 def test_large_bodies_pass_both_ways(behind: Behind) -> None:
     seen = behind.user.send("PUT", "/large", raw=b"x" * 20_000_000)
     assert (seen.json["size"], len(seen.body) > 20_000_000) == (20_000_000, True)
@@ -176,6 +189,7 @@ def test_large_bodies_pass_both_ways(behind: Behind) -> None:
 
 
 def test_an_answer_is_passed_on_part_by_part(behind: Behind) -> None:
+    behind.application.go.clear()
     connection = behind.user.connection()
     connection.request("GET", "/slow", headers={"Cookie": f"auth_token={behind.token}"})
     answer = connection.getresponse()
@@ -185,8 +199,20 @@ def test_an_answer_is_passed_on_part_by_part(behind: Behind) -> None:
     connection.close()
 
 
+def test_an_application_that_is_slow_leaves_the_pages_of_the_service_as_they_are(behind: Behind) -> None:
+    behind.application.go.clear()
+    with ExitStack() as stack:
+        for _ in range(4):  # as many as there are threads for quick requests
+            connection = stack.enter_context(closing(behind.user.connection()))
+            connection.request("GET", "/slow", headers={"Cookie": f"auth_token={behind.token}"})
+        wait_for(lambda: behind.application.waiting == 4)
+        assert behind.visitor.get("/login").status == 200
+        assert behind.application.waiting == 4
+        behind.application.go.set()
+
+
 def test_a_websocket_is_refused_clearly(behind: Behind) -> None:
-    reply = behind.user.get("/ws", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
+    reply = behind.user.get("/ws", headers={"Connection": "Upgrade", "Upgrade": "WebSocket"})
     assert (reply.status, reply.message) == (501, "The development proxy passes on no WebSockets")
 
 
@@ -215,6 +241,10 @@ def test_an_application_that_is_away_is_a_502_that_says_so(usersctl: Command) ->
         (["--dev", "--app", "https://127.0.0.1:5000"], "not an address of the form"),
         (["--dev", "--app", "http://127.0.0.1:5000/app"], "not an address of the form"),
         (["--dev", "--app", "http://a@127.0.0.1:5000"], "not an address of the form"),
+        (["--dev", "--app", "http://127.0.0.1:5000?a=1"], "not an address of the form"),
+        (["--dev", "--app", "http://127.0.0.1:5000/#a"], "not an address of the form"),
+        (["--dev", "--app", "127.0.0.1:0"], "not an address of the form"),
+        (["--dev", "--app", "http://localhost:0"], "not an address of the form"),
         (["--dev", "--app", "http://127.0.0.1:x"], "not an address"),
         (["--dev", "--app", "5000"], "not an address"),
         (["--dev", "--app", "localhost"], "not an address of the form HOST:PORT or http://HOST:PORT"),

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -22,7 +23,7 @@ from usersctl.config.sources import Loaded, Origin
 from usersctl.errors import StoreUnusable
 from usersctl.models import User
 from usersctl.service import Service
-from usersctl.store.locks import Locks
+from usersctl.store.locks import LEADER, Locks
 from usersd.background import leader, mailer, scheduler
 from usersd.background.leader import Leader
 from usersd.background.mailer import Mailer
@@ -81,6 +82,44 @@ def test_one_process_leads_and_another_takes_over_when_it_stops(two: Two, clock:
     assert slots == sorted(set(slots))
 
 
+def test_the_leader_tells_which_of_its_parts_have_ended(two: Two) -> None:
+    leads = two.first
+    leads.start()
+    sends, schedules = wait_for(lambda: leads._jobs)
+    assert leads.parts() == {"worker": True, "scheduler": True}
+    schedules.end()
+    schedules.join(10)
+    assert leads.parts() == {"worker": True, "scheduler": False}
+    sends.end()
+    sends.join(10)
+    assert leads.parts() == {"worker": False, "scheduler": False}
+    leads.stop()
+    assert not leads.is_alive()
+    assert leads.parts() == {"worker": False, "scheduler": False}
+
+
+def test_a_leader_that_stops_lets_no_other_lead_while_it_still_sends(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "STOPPING", 30.0)
+    sends, sent = threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        sends.set()
+        sent.wait(20)
+
+    monkeypatch.setattr(type(two.service.outbox), "work", work)
+    two.first.start()
+    assert sends.wait(20)
+    two.first.end()
+    with two.service.store.locks() as locks:
+        time.sleep(0.2)
+        assert not locks.take(LEADER)
+        sent.set()
+        two.first.stop()
+        assert locks.take(LEADER)
+
+
 def test_a_slot_that_came_due_between_two_leaders_is_run_once(two: Two, clock: FakeClock) -> None:
     two.start_one_after_the_other()
     clock.move(minutes=1)
@@ -110,11 +149,25 @@ def test_a_slot_that_was_run_before_the_lock_changed_hands_is_not_run_again(
     for _ in range(2):  # the second waited for the lock since before the first ran the slot
         job = leader.scheduled_cleanup(service, log=log, since=began)
         assert job is not None
-        clock.move(seconds=40)
+        clock.move(seconds=50)
         job.tick()
     assert stream.getvalue().count("cleanup-tokens") == 1
     with service.store.read() as tx:
         assert [row.action for row in tx.audit_rows()].count("cleanup-tokens") == 1
+
+
+@pytest.mark.parametrize(("minutes", "is_run"), [(7, False), (12, True), (20, False)])
+def test_a_slot_that_a_killed_leader_left_undone_is_run_by_the_next_one_for_ten_minutes(
+    make_service: Callable[..., Service], clock: FakeClock, minutes: int, is_run: bool
+) -> None:
+    service = make_service(cleanup_schedule="30 * * * *")
+    service.cleaner.run(by=scheduler.ACTOR, slot=clock())
+    clock.move(minutes=minutes)  # the slot of 8:30 comes due after less than eight
+    stream = io.StringIO()
+    job = leader.scheduled_cleanup(service, log=Log(stream, as_json=True, now=clock), since=clock())
+    assert job is not None
+    job.tick()
+    assert stream.getvalue().count("cleanup-tokens") == is_run
 
 
 def test_an_error_that_nobody_foresaw_is_logged_and_does_not_end_the_leader(

@@ -1,4 +1,4 @@
-"""The listening socket: a Unix socket, and one that systemd opened."""
+"""The listening socket: a Unix socket, an address, and one that systemd opened."""
 
 import errno
 import http.client
@@ -164,6 +164,13 @@ def test_a_file_that_is_not_a_socket_is_never_removed(path: Path, tmp_path: Path
     assert precious.read_text() == "x"
 
 
+def test_a_link_in_the_place_of_the_sockets_lock_is_not_followed(path: Path, tmp_path: Path) -> None:
+    Path(f"{path}.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="cannot listen there"), at(path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_daemon_that_stops_leaves_the_socket_of_its_successor(path: Path) -> None:
     with at(path) as ours:
         ours.close()  # as it is done as soon as no new request is taken
@@ -284,6 +291,19 @@ def test_dev_refuses_a_unix_socket(usersctl: Command) -> None:
     )
 
 
+# --- an address ---
+
+
+def test_a_daemon_starts_again_at_its_port_although_connections_of_before_have_just_ended() -> None:
+    with closing(listen("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        with closing(socket.create_connection(address)) as client:
+            listener.accept()[0].close()
+            assert client.recv(1) == b""
+    with closing(listen(*address)) as listener:
+        assert listener.getsockname() == address
+
+
 # --- a socket of systemd's ---
 
 # Acts as systemd: the socket becomes descriptor 3, and the command replaces this process.
@@ -370,6 +390,21 @@ def test_a_public_address_of_systemd_grants_no_local_access(usersctl: Command) -
 def test_a_socket_of_systemd_for_another_process_is_ignored(environ: dict[str, str]) -> None:
     assert from_systemd(environ) is None
     assert environ == {}  # so that child processes do not see it
+
+
+def test_a_socket_of_systemd_comes_before_that_of_the_configuration(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(listen("127.0.0.1", 0)) as given:
+        handed_over = os.dup(given.fileno())
+        os.set_inheritable(handed_over, True)
+        monkeypatch.setattr("usersd.server.listener.FIRST_OF_SYSTEMD", handed_over)
+        environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "usersd.socket"}
+        with listening(settings(path.parent, socket=path), environ) as listener:
+            assert url_of(listener) == url_of(given)
+            assert not listener.get_inheritable()
+    assert environ == {}
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("count", ["0", "2", "", "x"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,6 +278,7 @@ def test_no_secret_is_ever_logged(site: Site, clock: FakeClock) -> None:
         ("access_token=a&id_token=b&password=c", "?access_token=***&id_token=***&password=***"),
         ("redirect=/x%3Ftoken%3Dabc%26y%3D1", "?redirect=/x?***"),
         ("redirect=/x?token=abc", "?redirect=/x?***"),
+        ("redirect=/forgot-password", "?redirect=/forgot-password"),
         ("token=abc%00%ff", "?token=***"),
         ("token", "?token=***"),
         ("token%3Dabc%26email%3Dx", "?token=***"),
@@ -394,8 +396,8 @@ def test_on_a_terminal_no_value_can_break_or_colour_a_line(value: str) -> None:
 
 def test_a_value_with_spaces_cannot_pass_for_other_fields() -> None:
     stream = io.StringIO()
-    Log(stream, as_json=False, now=FakeClock()).event("request", path='/x status=200 "', status=404)
-    assert stream.getvalue() == f'{NOW} request path="/x status=200 \\"" status=404\n'
+    Log(stream, as_json=False, now=FakeClock()).event("request", path='/é status=200 "', ip="", status=404)
+    assert stream.getvalue() == f'{NOW} request path="/é status=200 \\"" ip="" status=404\n'
 
 
 class Terminal(io.StringIO):
@@ -415,11 +417,35 @@ def test_a_request_on_a_terminal_has_the_colour_of_its_status(
     assert f"\x1b[{style}mrequest\x1b[0m " in line
     assert f"\x1b[{style}mstatus={status}\x1b[0m" in line
     assert re.sub(r"\x1b\[[0-9;]*m", "", line) == f"{NOW} request path=/\\x1b[0m status={status}\n"
-    plain, pipe = Terminal(), io.StringIO()
+    pipe = io.StringIO()
     Log(pipe, as_json=False, now=FakeClock()).event("request", status=status)
-    monkeypatch.setenv("NO_COLOR", "1")
-    Log(plain, now=FakeClock()).event("request", status=status)
-    assert plain.getvalue() == pipe.getvalue() == f"{NOW} request status={status}\n"
+    for name, value in (("TERM", "dumb"), ("NO_COLOR", "1")):
+        plain = Terminal()
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            Log(plain, now=FakeClock()).event("request", status=status)
+        assert plain.getvalue() == pipe.getvalue() == f"{NOW} request status={status}\n"
+
+
+@pytest.mark.parametrize(
+    ("event", "style"), [("error", "1;31"), ("no-admin", "33"), ("listening", "32"), ("login", "1")]
+)
+def test_an_event_on_a_terminal_has_the_colour_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch, event: str, style: str
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    Log(terminal, now=FakeClock()).event(event, user=1)
+    assert terminal.getvalue() == f"\x1b[2m{NOW}\x1b[0m \x1b[{style}m{event}\x1b[0m user=1\n"
+
+
+def test_a_quiet_log_has_events_and_no_requests() -> None:
+    stream = io.StringIO()
+    log = Log(stream, as_json=False, quiet=True, now=FakeClock())
+    log.event("request", status=200)
+    log.event("login", user=1)
+    assert stream.getvalue() == f"{NOW} login user=1\n"
 
 
 def test_text_on_a_terminal_and_json_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,3 +467,10 @@ def test_a_log_that_cannot_be_written_does_not_stop_requests(site: Site) -> None
     client = site.signed_in(site.add())
     site.stream.close()
     assert client.get("/api/users/me").status == 200
+
+
+def test_a_full_disk_below_the_log_ends_nothing() -> None:
+    disk = Path("/dev/full").open("w")  # noqa: SIM115 - to close it is an error, too
+    Log(disk, as_json=True).event("login", user=1)
+    with pytest.raises(OSError, match="No space left"):
+        disk.close()

@@ -248,6 +248,18 @@ def test_a_request_falls_into_its_bucket_and_the_sums_are_of_all_processes(servi
     assert value(samples, "users_request_duration_seconds_sum", **labels) == pytest.approx(60.301)
 
 
+def test_each_process_has_its_own_figures_of_the_system(service: Service) -> None:
+    with (
+        subprocess.Popen(["sleep", "60"]) as younger,
+        measured(service, processes=3) as (processes, port),
+    ):
+        processes[2]._share[0] = younger.pid
+        samples = scraped(port)
+        younger.kill()
+    began = [value(samples, "process_start_time_seconds", process=str(number)) for number in range(3)]
+    assert 0 < began[0] == began[1] < began[2]
+
+
 def test_a_replaced_process_keeps_its_counters_but_not_its_slots_in_use(service: Service) -> None:
     shared = SharedCounters(TABLE, 2)
     old = Counters(shared, 1, service.hasher)
@@ -288,11 +300,31 @@ def test_counts_of_sessions_and_emails_are_current(
     assert counts.letters == {"waiting": 1, "sent": 0, "failed": 0, "dropped": 0}
     assert (counts.cleaned_at, counts.cleaned) == (None, 0)
     clock.move(hours=23)  # those without "stay signed in" are over
-    service.cleaner.run(by=OPERATOR)
+    service.cleaner.run(include_no_expiration=True, by=OPERATOR)
     counts = CachedCounts(service)()
     assert counts is not None
-    assert (counts.sessions, counts.cleaned) == (2, 3)
+    assert (counts.sessions, counts.cleaned) == (1, 4)
     assert counts.cleaned_at == clock().timestamp()
+
+
+def test_a_scrape_has_the_counts_of_the_database(
+    service: Service, add: Callable[..., User], clock: FakeClock
+) -> None:
+    ada = add()
+    open_session(service, ada)
+    service.recovery.forgot(ada.email)
+    with measured(service) as (_, port):
+        samples = scraped(port)
+    assert value(samples, "users_sessions") == 1
+    assert value(samples, "users_letters", state="waiting") == 1
+    assert ("users_letters", frozenset({("state", "failed")})) in samples
+    assert ("users_cleanup_last_removed", frozenset()) not in samples
+    clock.move(days=2)
+    service.cleaner.run(by=OPERATOR)
+    with measured(service) as (_, port):
+        samples = scraped(port)
+    assert value(samples, "users_cleanup_last_removed") == 1
+    assert value(samples, "users_cleanup_last_timestamp_seconds") == pytest.approx(clock().timestamp())
 
 
 def test_events_are_counted_for_each_webhook_of_the_configuration(
@@ -336,9 +368,16 @@ def test_the_database_is_not_counted_for_more_than_a_hundredth_of_the_time(
     assert len(counts) == 10
 
 
-def test_counts_of_an_unreadable_database_are_left_out(service: Service) -> None:
+def test_counts_of_an_unreadable_database_are_left_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "COUNTED_EVERY", 0)
+    monkeypatch.setattr(metrics, "SHARE", float("inf"))
+    counted = CachedCounts(service)
+    assert counted() is not None
     service.store.close()
     destroy(service.store.database)
+    assert counted() is None
     with measured(service) as ((counters,), port):
         counters.login("password", "success")
         samples = scraped(port)
@@ -356,8 +395,11 @@ def test_metrics_has_one_path_and_two_methods(service: Service) -> None:
         assert reply.status == 200
         assert (reply.header("Content-Type") or "").startswith("text/plain; version=")
         assert reply.header("Server") is None
-        head = client.send("HEAD", "/metrics")
-        assert (head.status, head.body) == (200, b"")
+        with closing(socket.create_connection(("127.0.0.1", port))) as raw:
+            raw.sendall(b"HEAD /metrics HTTP/1.0\r\n\r\n")
+            head = raw.makefile("rb").read()
+        assert head.startswith(b"HTTP/1.0 200 ")
+        assert head.endswith(b"\r\n\r\n")
         for method, path, status in (
             ("GET", "/", 404),
             ("GET", "/metrics/x", 404),
@@ -374,19 +416,29 @@ def test_a_silent_scraper_does_not_delay_others(service: Service) -> None:
         assert scraped(port)
 
 
-def test_open_scraper_connections_use_few_files(service: Service) -> None:
+def test_open_scraper_connections_use_few_files_and_make_room_for_others_as_they_end(
+    service: Service,
+) -> None:
     def files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    with measured(service) as (_, port), ExitStack() as stack:
-        before = files()
-        for _ in range(80):
-            client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
+    with measured(service) as (_, port):
+        with ExitStack() as stack:
+            before = files()
+            for _ in range(80):
+                client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
+                with suppress(OSError):
+                    client.sendall(b"GET /metr")
+            # The clients' sockets are files of this process, too.
+            wait_for(lambda: files() - before <= 80 + AT_ONCE + 4)
+            assert files() - before >= 80
+
+        def is_served() -> bool:
             with suppress(OSError):
-                client.sendall(b"GET /metr")
-        # The clients' sockets are files of this process, too.
-        wait_for(lambda: files() - before <= 80 + AT_ONCE + 4)
-        assert files() - before >= 80
+                return bool(scraped(port))
+            return False
+
+        wait_for(is_served)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])

@@ -316,6 +316,7 @@ def test_a_page_that_fails_says_so_and_leads_to_another_try(
     monkeypatch.delattr("usersd.pages.layout._template")
     reply = ada.get("/account", headers=browser)
     assert (reply.status, reply.message) == (500, "Internal server error")
+    assert site.log[-1]["path"] == "/account"
     assert [line["event"] for line in site.log].count("error") == 3
 
 
@@ -879,6 +880,7 @@ def test_links_and_buttons_of_any_colour_are_readable() -> None:
         ("[]", "must hold one JSON object"),
         ('{"login.titel": "Moin"}', "'login.titel' must be a key of en.json with a string"),
         ('{"login.title": 7}', "'login.title' must be a key of en.json with a string"),
+        ('{"messages": "No"}', "'messages' must be a key of en.json with a string"),
         ('{"messages": {"User not found": 7}}', "'messages' must be a key"),
         ('{"lang": "de_DE.UTF-8"}', "'lang' must be a language such as 'de' or 'pt-BR'"),
     ],

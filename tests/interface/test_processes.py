@@ -2,8 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,8 +21,11 @@ from usersctl.config import Settings
 from usersctl.store.conninfo import Conninfo
 from usersd.router import Router
 from usersd.routes import TABLE
+from usersd.server.connections import Hosted
 from usersd.server.lanes import Lane
-from usersd.server.processes import Serving
+from usersd.server.listener import listen
+from usersd.server.processes import Serving, _Child, _Parent
+from usersd.server.systemd import Notifier
 
 WRONG = "wrong horse battery"
 
@@ -69,6 +76,52 @@ def test_processes_share_the_cores_for_bcrypt(processes: int) -> None:
     assert slots >= 1
     assert slots * processes >= (os.cpu_count() or 1)
     assert (slots - 1) * processes < (os.cpu_count() or 1)
+
+
+class Starts(_Parent):
+    """Notes how long a process would wait before it begins, and starts none."""
+
+    delay: float
+
+    def _start(self, _index: int, delay: float) -> None:
+        self.delay = delay
+
+
+@pytest.mark.parametrize(
+    ("lived", "delay", "next_delay"),
+    [
+        (0, 0, 0.1),
+        (0, 0.1, 0.2),
+        (0, 8, 10),
+        (15, 10, 10),  # it waited ten seconds and served for five
+        (11, 0, 0.1),
+        (21, 10, 0.1),
+    ],
+)
+def test_a_process_that_soon_ends_again_is_replaced_later_each_time(
+    lived: float, delay: float, next_delay: float
+) -> None:
+    with listen("127.0.0.1", 0) as listener:
+        parent = Starts(listener, lambda _: nullcontext(Hosted(app=None)), Serving(), print, Notifier())
+        parent.ready = True
+        parent._replace(1, _Child(0, time.monotonic() - lived, delay), -9)
+    assert parent.delay == next_delay
+
+
+LIMITS = """
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
+from usersd.server.processes import _connections
+for soft, hard in ((4000, 4000), (256, 4000), (256, 1500), (105, 105)):
+    setrlimit(RLIMIT_NOFILE, (soft, hard))
+    print(_connections(), getrlimit(RLIMIT_NOFILE)[0])
+"""
+
+
+def test_a_process_takes_as_many_connections_as_it_may_open_files() -> None:
+    root = Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": f"{root}:{root / 'daemon'}"}
+    done = subprocess.run([sys.executable, "-c", LIMITS], env=env, capture_output=True, check=True, text=True)
+    assert done.stdout.splitlines() == ["2000 4000", "2000 2100", "1400 1500", "10 105"]
 
 
 def test_the_main_thread_does_not_wait_for_a_server(

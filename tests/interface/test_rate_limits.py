@@ -9,6 +9,7 @@ from ipaddress import ip_network
 
 import pytest
 from support.commands import OPERATOR, PASSWORD, Command
+from support.databases import held
 from support.fakes import FakeClock
 from support.second_factors import enrol
 from support.web import Reply, Site
@@ -139,6 +140,15 @@ def test_a_client_fails_sixty_times_a_minute(site: Site, clock: FakeClock) -> No
     assert refused(site.client().login(ada.email, PASSWORD))[2] == "1"
     clock.move(seconds=1)
     assert site.client().login(ada.email, PASSWORD).status == 200
+
+
+def test_only_wrong_passwords_are_counted(make_site: Callable[..., Site]) -> None:
+    site = make_site(failed_logins_per_minute=2)
+    site.add("idle", active=False)
+    for _ in range(3):
+        assert site.client().post("/api/users/session", {"email": "ada@example.com"}).status == 400
+        assert site.client().login("idle@example.com", PASSWORD).status == 403
+    assert fail(site, times=3) == [401, 401, 429]
 
 
 def test_logins_that_succeed_are_not_counted(site: Site) -> None:
@@ -274,6 +284,20 @@ def test_several_processes_let_no_request_too_many_pass_however_many_come_at_onc
         assert sum(pool.map(ask, range(12))) == 30
 
 
+def test_a_limit_holds_while_no_process_can_count_for_all_and_requests_hardly_wait(
+    make_service: Callable[..., Service],
+) -> None:
+    service = make_service(processes=2, forgots_per_minute=2)
+    limits = RateLimits(service)
+    began = time.monotonic()
+    with held(service.store.database):
+        for _ in range(2):
+            limits.check(Limit.FORGOTS, "192.0.2.1")
+        with pytest.raises(TooMany):
+            limits.check(Limit.FORGOTS, "192.0.2.1")
+    assert time.monotonic() - began < 5
+
+
 @pytest.mark.parametrize("schedule", [None, "0 3 * * *"])
 def test_the_table_of_client_addresses_does_not_grow(
     make_site: Callable[..., Site], clock: FakeClock, monkeypatch: pytest.MonkeyPatch, schedule: str | None
@@ -371,6 +395,14 @@ def test_a_client_asks_sixty_times_a_minute_for_a_sign_in_through_the_provider(
 
 
 # --- switched off ---
+
+
+def test_with_limits_disabled_no_client_is_counted(make_site: Callable[..., Site]) -> None:
+    site = make_site(limits_enabled=False, processes=2)
+    assert fail(site) == [401]
+    assert site.client().post("/api/users/password/forgot", {"email": "ada@example.com"}).status == 200
+    with site.service.store.read() as tx:
+        assert tx._run("SELECT client FROM client_counts").fetchall() == []
 
 
 @pytest.mark.slow

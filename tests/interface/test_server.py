@@ -38,6 +38,7 @@ class App:
         self.gate = threading.Event()
         self.seen: list[str] = []
         self.threads: list[str] = []
+        self.priorities: list[int] = []
 
     def __call__(self, _environ: dict[str, Any], _start_response: Callable[..., Any]) -> list[bytes]:
         raise AssertionError("the server takes the shorter way")
@@ -46,6 +47,7 @@ class App:
         path = environ["PATH_INFO"]
         self.seen.append(path)
         self.threads.append(threading.current_thread().name)
+        self.priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         if path == "/crash":
             raise OSError("secret")
         if path == "/here/but-waits" and environ[NONBLOCKING]:
@@ -82,6 +84,9 @@ class Running:
         self.server = Server(listener, hosted, **numbers)
         self.thread = threading.Thread(target=self.server.run, name="main")
         self.thread.start()
+
+    def does_when_it_stops(self, on_stop: Callable[[], None]) -> None:
+        self.server.hosted = self.server.hosted._replace(on_stop=on_stop)
 
     def stop(self) -> None:
         self.app.gate.set()
@@ -148,6 +153,20 @@ def test_pipelined_requests_are_answered_in_order(running: Running) -> None:
     received = running.raw(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(49)) + last)
     bodies = [part.split(b" ")[1] for part in received.split(b"\r\n\r\n")[1:]]
     assert bodies == [b"/%d" % n for n in range(50)]
+
+
+def test_requests_that_come_far_ahead_wait_outside_of_the_daemon_and_are_all_answered(
+    running: Running,
+) -> None:
+    with running.connect() as client:
+        first, last = b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n", GET + b"Connection: close\r\n\r\n"
+        client.sendall(first + (GET + b"\r\n") * 3000 + last)
+        wait_until(lambda: running.app.seen)
+        (connection,) = running.server.active_channels.values()
+        time.sleep(0.2)  # in which it could read all of them
+        assert len(connection.requests) < 1000
+        running.app.gate.set()
+        assert read_all(client).count(OK) == 3002
 
 
 def test_a_client_that_half_closed_its_connection_gets_its_answer(running: Running) -> None:
@@ -327,9 +346,23 @@ def test_logins_have_a_queue_of_their_own_and_are_refused_when_it_is_full(runnin
             "statusMessage": "Too many logins at once, please try again",
         }
 
+        # The connection of a refused one goes on.
+        both = running.raw(LOGIN.replace(b"Connection: close\r\n", b"") + GET + b"Connection: close\r\n\r\n")
+        assert (both.count(b"HTTP/1.1 503 "), both.count(OK)) == (1, 1)
+
         running.app.gate.set()
         assert all(read_all(client).startswith(OK) for client in clients)
     assert running.raw(LOGIN).startswith(OK)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a priority of each thread is Linux's")
+def test_logins_give_way_to_all_other_requests(running: Running) -> None:
+    running.app.gate.set()
+    for request in (LOGIN, GET + b"Connection: close\r\n\r\n", LOGIN):
+        assert running.raw(request).startswith(OK)
+    login, other, again = running.app.priorities
+    assert login == again == min(19, other + 10)
+    assert other == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_the_threads_of_a_lane_start_with_its_first_request(running: Running) -> None:
@@ -476,6 +509,12 @@ def test_the_headers_of_the_application_are_sent_unchanged_with_a_date(running: 
     length = b"Content-Length: %d" % len(body)
     assert lines == [b"HTTP/1.1 200 OK", b"Content-Type: text/plain", length, b"Connection: close"]
     assert parsedate_to_datetime(date.removeprefix(b"Date: ").decode())
+
+
+@pytest.mark.parametrize("options", [b"Close", b"TE, close", b"close,TE"])
+def test_a_client_that_asks_for_the_end_of_its_connection_gets_it(running: Running, options: bytes) -> None:
+    received = running.raw(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: %s\r\n\r\n" % options)
+    assert b"\r\nConnection: close\r\n" in received
 
 
 def test_a_header_with_a_line_feed_is_not_sent(running: Running, caplog: pytest.LogCaptureFixture) -> None:
@@ -668,6 +707,53 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
 
 
 @pytest.mark.slow
+def test_a_client_in_the_queue_of_the_kernel_is_answered_before_the_daemon_stops(running: Running) -> None:
+    clients: list[socket.socket] = []
+
+    def connect() -> None:
+        clients.append(running.connect())
+        clients[0].sendall(GET + b"\r\n")
+
+    running.does_when_it_stops(connect)
+    running.server.stop()
+    wait_until(lambda: clients)
+    with clients[0]:
+        assert read_all(clients[0]).startswith(OK)
+
+
+def test_a_callback_that_fails_while_the_daemon_stops_keeps_it_from_nothing(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    running.does_when_it_stops(fail)
+    with running.connect() as client:
+        client.sendall(LOGIN)
+        wait_until(lambda: running.app.seen)
+        running.server.stop()
+        wait_until(lambda: "A callback failed while stopping" in caplog.text)
+        running.app.gate.set()
+        assert read_all(client).startswith(OK)
+
+
+def test_a_client_that_has_been_idle_may_ask_once_more_while_the_daemon_stops(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "TO_ASK_WHILE_STOPPING", 3.0)
+    with running.connect() as client:
+        client.sendall(GET + b"\r\n")
+        assert client.recv(1000).startswith(OK)
+        (connection,) = running.server.active_channels.values()
+        wait_until(lambda: connection.answered)
+        connection.since -= 60
+        running.server.stop()
+        wait_until(lambda: running.stops)
+        time.sleep(0.2)  # so that the watchdog has looked at it
+        client.sendall(GET + b"\r\n")
+        assert read_all(client).startswith(OK)
+
+
 def test_stopping_does_not_wait_for_ever(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -686,6 +772,34 @@ def test_stopping_does_not_wait_for_ever(
     running.app.gate.set()
     wait_until(lambda: not any(thread.is_alive() for _, thread in running.server.task_dispatcher._threads))
     running.server.trigger.close()
+
+
+def test_an_answer_that_has_begun_is_cut_off_without_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TO_STOP", 0.3)
+    monkeypatch.setattr(connections, "TO_LEAVE", 0.1)
+    gate = threading.Event()
+
+    def app(_environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        yield b"begun"
+        gate.wait(20)
+        yield b"ended"
+
+    listener, sizes = listen("127.0.0.1", 0), {"threads": 1, "slow_threads": 1, "waiting_room": 1}
+    with closing(socket.create_connection(listener.getsockname(), timeout=10)) as client:
+        server = Server(listener, Hosted(app=app), connections=10, **sizes)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            client.sendall(GET + b"\r\n")
+            received = b""
+            while b"begun" not in received:
+                received += client.recv(1000)
+            server.stop()
+            assert b"503" not in read_all(client)
+        finally:
+            gate.set()
+            end(server, thread)
 
 
 # --- as a process ---
@@ -719,6 +833,15 @@ def make(index):
     say(f"stopped {index}")
 
 logging.basicConfig()
+if "crowded" in sys.argv:
+    fork, numbers = os.fork, iter(range(100))
+
+    def fork_or_refuse():
+        if next(numbers) in (2, 3):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    os.fork = fork_or_refuse
 if "hasty" in sys.argv:
     connections.TO_STOP = connections.TO_LEAVE = 0.1
 serving = Serving(processes=int(sys.argv[1]))
@@ -727,10 +850,11 @@ sys.exit(serve(listen("127.0.0.1", 0), make, serving, on_ready=say))
 
 
 class Program:
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, ignoring: str = "") -> None:
         root = Path(__file__).parents[2]
+        shell = ["sh", "-c", f"trap '' {ignoring}; exec \"$@\"", "sh"] if ignoring else []
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            [*shell, sys.executable, "-c", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -757,8 +881,8 @@ class Program:
 def program() -> Iterator[Callable[..., Program]]:
     started: list[Program] = []
 
-    def program(*arguments: str) -> Program:
-        started.append(Program(*arguments))
+    def program(*arguments: str, **keywords: str) -> Program:
+        started.append(Program(*arguments, **keywords))
         return started[-1]
 
     yield program
@@ -808,17 +932,34 @@ def test_a_terminal_that_is_closed_cuts_no_request_off(
     assert (code, errors) == (0, "")
 
 
-def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program]) -> None:
-    served = program("1")
-    with served.connect("30"):
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program], processes: str) -> None:
+    served = program(processes)
+    with served.connect("30") as client:
         time.sleep(0.2)
         served.process.send_signal(signal.SIGTERM)
         assert served.process.stdout
-        assert served.process.stdout.readline() == "stopping 0\n"
+        assert served.process.stdout.readline().startswith("stopping ")
         began = time.monotonic()
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(10) == 128 + signal.SIGTERM
+        assert read_all(client) == b""  # no process goes on
         assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("ignored", ["INT", "HUP"])
+def test_a_signal_that_was_ignored_at_the_start_stops_nothing(
+    program: Callable[..., Program], ignored: str, processes: str
+) -> None:
+    """As SIGINT of a job in the background, and SIGHUP of one after nohup."""
+    served = program(processes, ignoring=ignored)
+    with served.connect("0.3") as client:
+        served.process.send_signal(getattr(signal, f"SIG{ignored}"))
+        assert client.recv(1000).startswith(OK)
+    assert served.pid()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.ended()[0] == 0
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -853,6 +994,22 @@ def test_two_processes_share_a_socket_and_a_killed_one_is_replaced(
     assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
     assert errors.count("\n") == 1
     assert f"Process {killed} ended unexpectedly (-9) and is replaced" in errors
+
+
+@pytest.mark.slow
+def test_a_process_that_the_system_does_not_let_begin_is_replaced_later(
+    program: Callable[..., Program],
+) -> None:
+    served = program("2", "crowded")
+    pids: set[int] = set()
+    wait_until(lambda: pids.add(served.pid()) or len(pids) == 2)
+    os.kill(max(pids), signal.SIGKILL)
+    after: set[int] = set()
+    wait_until(lambda: after.add(served.pid()) or len(after - {max(pids)}) == 2)
+    served.process.send_signal(signal.SIGTERM)
+    code, lines, errors = served.ended()
+    assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
+    assert errors.count("cannot be replaced for now: Resource temporarily unavailable") == 1
 
 
 def test_processes_that_cannot_start_end_the_service_with_one_line_each(

@@ -118,6 +118,15 @@ def test_what_is_in_the_way_stands_above_with_the_button_that_mends_it(
     assert (acts(above), acts(below)) == ({"confirm"}, {"activate", "delete"})
 
 
+def test_a_closed_registration_is_mended_by_activating_the_account(make_site: Callable[..., Site]) -> None:
+    registration = make_site(whitelist=("/register",)).service.registration
+    eve = registration.register("eve@example.com", "Eve", PASSWORD, by=OPERATOR)
+    site = make_site()
+    admin = site.signed_in(site.add("root", role="admin"))
+    above, _, below = admin.get(f"/users/{eve.id}").body.decode().partition('id="facts"')
+    assert (acts(above), acts(below)) == ({"activate"}, {"delete"})
+
+
 def test_locked_deactivated_and_deleted_accounts_say_so(site: Site, page: Callable[..., str]) -> None:
     locked, gone = site.add("locked"), site.add("gone")
     asleep = site.add("asleep", active=False, password=None)

@@ -171,8 +171,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
             self.current_outbuf_count = self.adj.outbuf_high_watermark
         request.close()
         with self.requests_lock:
-            wake = self.buffered or len(self.requests) > LOOKAHEAD
-            self.buffered = False
+            wake, self.buffered = self.buffered, False
             self.since = time.monotonic()
             self.answered = self.request is None
             if task.close_on_finish:

@@ -207,13 +207,14 @@ class Task(WSGITask):  # type: ignore[misc]
     def build_response_header(self) -> bytes:
         """The head as waitress builds it, without its normalising and sorting of header names, which took longer than
         looking up a session."""
-        if self.channel.ends:
+        # Perl's clients send "TE, close", of which waitress would not see the end.
+        if self.channel.ends or "close" in self.request.headers.get("CONNECTION", "").lower():
             self.request.headers["CONNECTION"] = "close"
         # `complete`: the headers are those of another WSGI application.
         if self.version != "1.1" or self.complete:
             head: bytes = super().build_response_header()
             return head
-        if self.request.headers.get("CONNECTION", "").lower() == "close":
+        if self.request.headers.get("CONNECTION") == "close":
             self.set_close_on_finish()
         headers = self.response_headers
         lines = ("%s: %s\r\n" * len(headers)) % tuple(chain.from_iterable(headers))

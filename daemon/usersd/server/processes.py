@@ -27,8 +27,10 @@ log = logging.getLogger("usersd")
 CONNECTIONS = 2000  # for each process
 OTHER_FILES = 100  # databases, logs, libraries
 
+# Seconds.
 SOONEST_RESTART = 0.1
 LATEST_RESTART = 10.0
+TRIED_AGAIN_AFTER = 1.0  # where the system allows no more processes, or has no memory for one
 
 # systemd sends SIGTERM, a terminal SIGINT at Ctrl-C and SIGHUP when it is closed.
 # Of SIGHUP a second one may come, from the shell and from the terminal, so it ends nothing at once.
@@ -178,6 +180,9 @@ class _Parent:
         self.listener, self.make, self.serving = listener, make, serving
         self.on_ready, self.notifier = on_ready, notifier
         self.children: dict[int, _Child] = {}  # by process id
+        self.unstarted: dict[
+            int, float
+        ] = {}  # delays of those that the system let not begin, by their number
         self.ready = self.stopping = False
         self.code = 0
         self.checked_at = memoryview(mmap.mmap(-1, self.serving.processes * 8)).cast("d")
@@ -193,9 +198,12 @@ class _Parent:
         try:
             for index in range(self.serving.processes):
                 self._start(index, 0)
-            while self.children:
-                signum = signal.sigwait(handlers)
-                handlers[signum](signum)
+            while self.children or self.unstarted:
+                came = signal.sigtimedwait(handlers, TRIED_AGAIN_AFTER if self.unstarted else 3600)
+                if came is not None:
+                    handlers[came.si_signo](came.si_signo)
+                for index, delay in list(self.unstarted.items()):
+                    self._start(index, delay)
         finally:
             # A signal that is still pending would end this process when it is unblocked.
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -226,6 +234,7 @@ class _Parent:
 
     def _stop(self) -> None:
         self.stopping = True
+        self.unstarted.clear()
         self.notifier.stopping()
         self.listener.close()
         self._signal_all(signal.SIGTERM)
@@ -257,8 +266,17 @@ class _Parent:
     def _start(self, index: int, delay: float) -> None:
         parent = os.getpid()
         self._note_check(index, time.monotonic() + delay)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            if not self.ready:
+                raise
+            if index not in self.unstarted:
+                log.error("A process cannot be replaced for now: %s", error.strerror)  # noqa: TRY400
+            self.unstarted[index] = delay  # the others serve meanwhile
+            return
         if pid:
+            self.unstarted.pop(index, None)
             self.children[pid] = _Child(index, time.monotonic(), delay)
         else:
             self._be_child(index, delay, parent)
