@@ -182,7 +182,7 @@ class _Parent:
         self.children: dict[int, _Child] = {}  # by process id
         self.unstarted: dict[
             int, float
-        ] = {}  # delays of those that the system let not begin, by their number
+        ] = {}  # by number: the delays of those that the system did not let begin
         self.ready = self.stopping = False
         self.code = 0
         self.checked_at = memoryview(mmap.mmap(-1, self.serving.processes * 8)).cast("d")
