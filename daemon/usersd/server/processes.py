@@ -180,9 +180,7 @@ class _Parent:
         self.listener, self.make, self.serving = listener, make, serving
         self.on_ready, self.notifier = on_ready, notifier
         self.children: dict[int, _Child] = {}  # by process id
-        self.unstarted: dict[
-            int, float
-        ] = {}  # by number: the delays of those that the system did not let begin
+        self.unstarted: dict[int, float] = {}  # by number: delays of those that were not let begin
         self.ready = self.stopping = False
         self.code = 0
         self.checked_at = memoryview(mmap.mmap(-1, self.serving.processes * 8)).cast("d")
