@@ -26,7 +26,7 @@ from usersctl.passwords import check_hash, check_password
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SECRETS = ("password", "password_hash")
 MOST_OF_SUBJECT = 255  # as OpenID Connect has it, and a sign-in takes
-MOST_OF_ISSUER = 1000  # bytes: an index of PostgreSQL holds it beside provider and subject, and 2.7 kB at most
+MOST_OF_ISSUER = 1000  # bytes: an index of PostgreSQL holds 2.7 kB, also of provider and subject
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
