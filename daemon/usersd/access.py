@@ -16,6 +16,7 @@ from usersd.request import Request
 from usersd.response import Header, Response, error_response, redirect_to
 
 API = ("/api/", "/_tasks/")
+REFUSED_AS_PAGES = (400, 403, 404, 500, 503)  # where `shows_a_page`
 SECOND_STEP = "/second-factor"  # the page that asks for the second factor of a session or a sign-in
 ENROLMENT = "/account"  # the page where a user adds one
 

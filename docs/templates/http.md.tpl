@@ -56,6 +56,6 @@ A {{kind(schema)}}. {{schema["description"]}}
 
 ## Errors
 
-Every error is an [Error](#error).
+Every error is an [Error](#error); at a path for browsers, one that is about to show a 400, 403, 404, 500 or 503 gets a page.
 
-{{table(("status", "meaning"), [(status, response["description"]) for status, response in api["components"]["responses"].items()])}}
+{{table(("status", "meaning"), [(status, response["description"]) for status, response in api["components"]["responses"].items() if status.isdecimal()])}}

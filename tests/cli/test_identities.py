@@ -1,6 +1,8 @@
 """The command with several identity providers: shown, unlinked, explained, checked, moved."""
 
 import json
+import random
+import string
 from typing import Any
 
 import pytest
@@ -191,6 +193,7 @@ def test_people_stay_linked_when_the_issuer_of_their_provider_changes(configured
         ([{"provider": "google", "subject": "7" * 256}], "subject of an identity has more than 255 characters"),
         ([{"provider": "google", "subject": "1", "issuer": "x"}], "is no web address"),
         ([{"provider": "google", "subject": "1", "issuer": "https://["}], "is no web address"),
+        ([{"provider": "google", "subject": "1", "issuer": "https://x.example/".ljust(1001, "x")}], "has more than 1000 bytes"),
         ([{"provider": "oauth", "subject": "8"}], "say different things"),
         ([{"provider": "google", "subject": "g-1"}], "g-1 of google is taken by ada@example.com"),
     ],
@@ -201,6 +204,18 @@ def test_an_identity_that_cannot_be_imported_is_named(
     done = imported(configured, oauth_id="9", identities=identities)
     assert done.code in (2, 4)
     assert message in done.stderr
+
+
+def test_the_longest_issuer_and_id_can_be_imported(configured: Command) -> None:
+    chance = random.Random(1)  # so that no database makes them shorter
+    subject = "".join(chr(chance.randrange(0x20000, 0x2A6D6)) for _ in range(255))
+    issuer = "https://x.example/" + "".join(chance.choices(string.ascii_letters, k=982))
+    identity = {"provider": "p" * 31, "subject": subject, "issuer": issuer}
+    assert imported(configured, identities=[identity]).code == 0
+    shown = [json.loads(line) for line in configured.ok("export", "--format", "jsonl").stdout.splitlines()]
+    assert [
+        one["issuer"] for row in shown for one in row["identities"] or [] if one["subject"] == subject
+    ] == [issuer]
 
 
 def test_config_shows_and_explains_the_keys_of_a_provider(configured: Command) -> None:

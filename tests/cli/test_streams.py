@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import signal
+import string
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -214,6 +216,14 @@ def test_invalid_utf_8_in_arguments_is_no_bug(usersctl: Command) -> None:
     path = usersctl.folder / f"{odd}.db"
     assert usersctl("list", "--db", path).code == 6
     assert json.loads(usersctl.ok("db", "init", "--db", path, "--json").stdout)["created"]
+
+
+def test_the_trail_holds_no_more_of_a_person_than_the_index_of_every_database_can(usersctl: Command) -> None:
+    usersctl.add("ada")
+    long = "".join(random.Random(1).choices(string.ascii_letters, k=6000))
+    usersctl.ok("update", "1", "--name", "Ada L", env={"SUDO_USER": long, "SSH_CONNECTION": long})
+    row = usersctl.ok("audit", "--json").json[-1]
+    assert (row["actor"], row["origin"]) == (f"cli:{long}"[:200], long[:200])
 
 
 def test_ctrl_c_is_130_without_a_trace(usersctl: Command) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from attacks.fuzz.run import fuzz
+from support.api_tokens import api_token, bearer
 from support.commands import Command
 from support.web import Site
 
@@ -138,6 +139,23 @@ def test_the_refusals_that_a_browser_gets_as_a_page_are_documented(site: Site) -
             assert reply.status == int(status), target
             assert str(reply.header("Content-Type")).partition(";")[0] in documented, target
         assert str(admin.get(target, headers=browser).header("Content-Type")).startswith("text/html"), target
+
+
+def test_a_page_that_is_closed_to_an_api_token_is_documented_as_what_a_browser_gets(site: Site) -> None:
+    script = bearer(site, api_token(site, site.add("root", role="admin"), "users:read"))
+    closed = 0
+    for route in TABLE:
+        if route.method != "GET" or route.path.startswith(("/api/", "/_tasks/")) or "<" in route.path:
+            continue
+        for accepted in ("text/html", "application/json"):
+            reply = script.get(route.path, headers={"Accept": accepted})
+            closed += reply.status == 403
+            answer = by_row("GET", route.path)["responses"][str(reply.status)]
+            if "$ref" in answer:
+                answer = DOCUMENT["components"]["responses"][answer["$ref"].rpartition("/")[2]]
+            kind = str(reply.header("Content-Type")).partition(";")[0]
+            assert kind in answer.get("content", [kind]), (route.path, reply.status, accepted)
+    assert closed > 10
 
 
 def test_the_headers_of_a_refusal_by_forward_authentication_are_documented(

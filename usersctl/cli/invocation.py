@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from usersctl.service import Service
     from usersctl.store.store import Store
 
+MOST_OF_ACTOR = 200  # characters, also of where they are; no name of an account of the machine is so long
+
 
 class Invocation:
     def __init__(self, argv: list[str]) -> None:
@@ -96,7 +98,8 @@ class Invocation:
         from usersctl.models import Actor
 
         origin = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "local"
-        return Actor(clean(f"cli:{os.environ.get('SUDO_USER') or _login_name()}"), clean(origin))
+        name = os.environ.get("SUDO_USER") or _login_name()
+        return Actor(clean(f"cli:{name}")[:MOST_OF_ACTOR], clean(origin)[:MOST_OF_ACTOR])
 
 
 def invocation(ctx: "Context") -> Invocation:

@@ -57,7 +57,7 @@ class LoginFailures(Statements):
 
     def count_client(self, client: str, window: timedelta) -> tuple[str, int]:
         """Returns since when it is counted, and how often. A start in the future comes from a clock that was wrong."""
-        is_current = "client_counts.started_at BETWEEN :since AND :until"
+        is_current = "client_counts.started_at > :since AND client_counts.started_at <= :until"
         row = self._run(
             "INSERT INTO client_counts (client, started_at, n) VALUES (:client, :now, 1) ON CONFLICT (client) DO UPDATE SET"
             f" n = CASE WHEN {is_current} THEN client_counts.n + 1 ELSE 1 END,"

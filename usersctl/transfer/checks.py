@@ -26,6 +26,7 @@ from usersctl.passwords import check_hash, check_password
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SECRETS = ("password", "password_hash")
 MOST_OF_SUBJECT = 255  # as OpenID Connect has it, and a sign-in takes
+MOST_OF_ISSUER = 1000  # bytes: an index of PostgreSQL holds 2.7 kB, also of provider and subject
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
@@ -52,6 +53,8 @@ def _picture(value: str) -> str:
 def _issuer(name: str, value: str) -> str:
     if not is_web_address(value) or not host_of(value):
         raise Invalid(f"{name} {value[:40]!r} is no web address: it begins with https:// or http://")
+    if len(value.encode()) > MOST_OF_ISSUER:
+        raise Invalid(f"{name} has more than {MOST_OF_ISSUER} bytes", value=value)
     return value
 
 

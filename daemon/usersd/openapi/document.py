@@ -8,7 +8,7 @@ from usersctl import __version__
 from usersctl.config import Settings
 from usersctl.config.providers import host_of
 from usersctl.config.values import is_loopback
-from usersd.access import is_api
+from usersd.access import REFUSED_AS_PAGES, is_api
 from usersd.openapi.operation import HTML, TOPICS, Operation, operation_of
 from usersd.openapi.schemas import ID, Schema, components, described, named, string
 from usersd.openapi.webhooks import described_webhooks, schemas
@@ -28,6 +28,7 @@ _REFUSALS = {
     503: "Not available now: too many logins at once, a lockdown, or an unusable database.",
 }
 _ALWAYS = (400, 413, 431, 500, 503)
+_PAGES = [status for status in REFUSED_AS_PAGES if status in _REFUSALS]
 # Of paths; all others are ids.
 _SEGMENTS = {
     "name": string("style.css", minLength=1),
@@ -81,7 +82,8 @@ def document(settings: Settings, table: Sequence[Route]) -> dict[str, Any]:
         "components": {
             "schemas": components(settings) | _models(operations) | schemas(),
             "headers": _HEADERS,
-            "responses": {str(status): _refusal(status, meaning) for status, meaning in _REFUSALS.items()},
+            "responses": {str(status): _refusal(status, meaning) for status, meaning in _REFUSALS.items()}
+            | {f"{status}-page": _as_page(_refusal(status, _REFUSALS[status])) for status in _PAGES},
             "securitySchemes": {
                 "cookie": {
                     "type": "apiKey",
@@ -173,8 +175,10 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
         responses["302"] = {"description": redirect, "headers": headers}
     if operation.answer is None:
         responses["default"] = _refusal(0, "Any other status is an error.")
+    pages = REFUSED_AS_PAGES if _is_for_browsers(route) else ()
     for status in sorted({*_statuses(route, operation), *operation.refusals}):
-        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+        name = f"{status}-page" if status in pages else str(status)
+        responses[str(status)] = {"$ref": f"#/components/responses/{name}"}
         meaning = operation.refusals.get(status)
         if meaning is not None and meaning != _REFUSALS.get(status):
             # A client that is not a browser learns where a browser would be sent.
@@ -182,9 +186,19 @@ def _responses(route: Route, operation: Operation) -> dict[str, Any]:
             responses[str(status)] = _refusal(status, meaning, *location)
         for name, (why, schema) in operation.refusal_headers.get(status, {}).items():
             responses[str(status)]["headers"][name] = {"description": why, "schema": schema}
-        if status in operation.html_refusals:
-            responses[str(status)]["content"][HTML] = {"schema": _STRING}
+        if "content" in responses[str(status)] and status in {*pages, *operation.html_refusals}:
+            _as_page(responses[str(status)])
     return responses
+
+
+def _is_for_browsers(route: Route) -> bool:
+    """Whether a browser that is about to show a refusal gets it as a page."""
+    return route.method in SAFE_METHODS and not is_api(route.path) and not route.is_probe
+
+
+def _as_page(refusal: dict[str, Any]) -> dict[str, Any]:
+    refusal["content"][HTML] = {"schema": _STRING}
+    return refusal
 
 
 def _statuses(route: Route, operation: Operation) -> Iterator[int]:

@@ -49,7 +49,7 @@ class Operation:
         # Refusals that do not follow from the row of the table, or need other words.
         refusals: Mapping[int, str] = _NONE,
         refusal_headers: Mapping[int, Mapping[str, tuple[str, Schema]]] = _NONE,  # that some of these have
-        html_refusals: frozenset[int] = frozenset(),  # those that a browser gets as a page
+        html_refusals: frozenset[int] = frozenset(),  # of an API path, those that a browser gets as a page
         takes_session: bool = False,  # although anyone may call
         headers: Mapping[str, str] = _NONE,  # of the 200
         optional_headers: Mapping[str, str] = _NONE,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from usersctl.models import Role
-from usersd.access import shows_a_page
+from usersd.access import REFUSED_AS_PAGES, shows_a_page
 from usersd.pages import assets, common_passwords, languages, texts
 from usersd.request import Request
 from usersd.response import JSON, PAGE, Response
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bottle import SimpleTemplate
 
 _FOLDER = str(Path(__file__).parent)
+_REASONS = dict(zip(REFUSED_AS_PAGES, ("gone", "closed", "gone", "failed", "unavailable"), strict=True))
 # Names of templates, which are also those of their texts (nav.NAME).
 NAVIGATION = (("profile", "/account"),)
 FOR_ADMINS = (
@@ -74,7 +75,7 @@ def forbidden(request: Request, why: str = "forbidden") -> Response:
 
 def instead(request: Request, answer: Response) -> Response:
     """Turns a JSON 400, 403, 404, 500 or 503 into a page if a browser is about to show it; returns any other answer unchanged."""
-    reason = {400: "gone", 403: "closed", 404: "gone", 500: "failed", 503: "unavailable"}.get(answer.status)
+    reason = _REASONS.get(answer.status)
     if reason is None or answer.headers[: len(JSON)] != JSON or not shows_a_page(request):
         return answer
     try:

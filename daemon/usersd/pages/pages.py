@@ -114,7 +114,6 @@ def _end_of_provider(request: Request, target: str | None) -> str:
 
 CLOSED = {403: "Registration is closed."}
 ADMINS_ONLY = {403: "For admins only."}
-HTML_403 = frozenset({403})
 
 
 _ANY_TOKEN = string(TOKEN["examples"][0])  # a page is shown with any
@@ -139,7 +138,7 @@ def _linked(operation: Operation, name: str, description: str) -> Callable[[Requ
     return operation.but(query=EmailLinkQuery)(show)
 
 
-@Operation("registerPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403)
+@Operation("registerPage", PAGES, HTML, refusals=CLOSED)
 def register(request: Request, _service: Service) -> Response:
     """Create an account."""
     # A sign-in through the others would find no account.
@@ -148,7 +147,7 @@ def register(request: Request, _service: Service) -> Response:
 
 
 confirm_email = _linked(
-    Operation("confirmEmailPage", PAGES, HTML, refusals=CLOSED, html_refusals=HTML_403),
+    Operation("confirmEmailPage", PAGES, HTML, refusals=CLOSED),
     "confirm_email",
     "Where the confirmation email leads.",
 )
@@ -274,7 +273,7 @@ def home(request: Request, service: Service) -> Response:
     return profile(request, service)
 
 
-@Operation("usersPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
+@Operation("usersPage", PAGES, HTML, refusals=ADMINS_ONLY)
 def users(request: Request, service: Service) -> Response:
     """User management."""
     groups = [group.name for group in service.groups.some(after="", at_most=GROUPS_SHOWN)]
@@ -285,7 +284,7 @@ class GroupsQuery(Query):
     after = optional(GROUP_NAME, "The last group of the page before this one.")
 
 
-@Operation("groupsPage", PAGES, HTML, query=GroupsQuery, refusals=ADMINS_ONLY, html_refusals=HTML_403)
+@Operation("groupsPage", PAGES, HTML, query=GroupsQuery, refusals=ADMINS_ONLY)
 def groups(request: Request, service: Service) -> Response:
     """Groups. To create and delete them."""
     after = GroupsQuery.lenient(request).after or ""
@@ -310,7 +309,6 @@ class OneUserQuery(Query):
     HTML,
     query=OneUserQuery,
     refusals={400: "The id or the query is malformed.", 404: "User not found."} | ADMINS_ONLY,
-    html_refusals=frozenset({400, 403, 404}),
 )
 def user(request: Request, service: Service) -> Response:
     """One user. Profile, what is in the way of a sign-in, sessions, identities, audit trail, and what an admin can do."""
@@ -335,14 +333,13 @@ def user(request: Request, service: Service) -> Response:
     HTML,
     query=audit_page.AuditPageQuery,
     refusals={400: "The query is not UTF-8, or has a name twice."} | ADMINS_ONLY,
-    html_refusals=frozenset({400, 403}),
 )
 def audit(request: Request, service: Service) -> Response:
     """The audit trail. With a filter in the address, the newest rows first."""
     return layout.page(request, "audit", width="wide", scripted=False, **audit_page.content(request, service))
 
 
-@Operation("overviewPage", PAGES, HTML, refusals=ADMINS_ONLY, html_refusals=HTML_403)
+@Operation("overviewPage", PAGES, HTML, refusals=ADMINS_ONLY)
 def overview(request: Request, service: Service) -> Response:
     """The service at a glance. Numbers of users and emails, the last 30 days, the last backup and cleanup."""
     values = overview_page.content(service.overview.now())
@@ -354,7 +351,7 @@ def dev_mail(request: Request, service: Service) -> Response:
     return layout.page(request, "dev_mail", width="middle", emails=service.outbox.saved_emails())
 
 
-@Operation("asset", PAGES, "*/*", refusals={404: "There is no such file."}, html_refusals=frozenset({404}))
+@Operation("asset", PAGES, "*/*", refusals={404: "There is no such file."})
 def asset(request: Request, _service: Service) -> Response:
     """Style sheet, script, texts and logo."""
     name = request.segments["name"]
