@@ -10,7 +10,7 @@ from usersctl.cli.guesses import command_for, hint_at_stray_words, option_for, u
 from usersctl.cli.invocation import Invocation
 from usersctl.text import did_you_mean
 
-ONLY_IN_THE_HELP_OF_ALL = ("--no-color", "--debug", "--version")
+OF_EVERY_COMMAND = ("--no-color", "--debug", "--version")  # and left out of its help
 
 
 def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]) -> None:
@@ -21,31 +21,43 @@ def report_misuse(run: Invocation, error: TyperException, paths: Collection[str]
         return
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "") or f"usersctl {_path_of(run.words, paths)}".rstrip()
-    message = "Missing command" if is_help else _in_our_words(error.format_message())  # it names the option
-    names = {path.partition(" ")[0] for path in paths}
-    known = (
-        {option for parameter in context.command.params for option in parameter.opts} if context else set()
-    )
-    command, hint = path.removeprefix("usersctl").strip(), None
+    message, hint = "Missing command", None
+    if not is_help:
+        options = (
+            [option for parameter in context.command.params for option in parameter.opts] if context else []
+        )
+        command = path.removeprefix("usersctl").strip()
+        message, hint = _told(error, run.words, command, options, {path.partition(" ")[0] for path in paths})
+    # Our own messages have no full stop.
+    run.out.error(TyperException(message.rstrip(".")), code="usage", hint=hint or f"see: {path} --help")
+
+
+def _told(
+    error: TyperException,
+    words: Sequence[str],
+    command: str,
+    options: Collection[str],
+    names: Collection[str],
+) -> tuple[str, str | None]:
+    """The message, and what to type instead. `options`: of the command; `names`: of all commands and groups of them."""
+    message = _in_our_words(error.format_message())  # it names the option
     if message.startswith("No such command"):
-        if meant := command_for(run.words, names):
-            message, hint = message.partition(". ")[0].rstrip("."), f"use: usersctl {meant}"
-        else:
-            hint = unquoted(run.words)
-    elif message.startswith("No such option"):
-        option = getattr(error, "option_name", "")
-        named = next((word for word in run.words if word in names), None)
-        if meant := option_for(option, command, {*known, *ONLY_IN_THE_HELP_OF_ALL}):
+        if meant := command_for(words, names):
+            return message.partition(". ")[0], f"use: usersctl {meant}"
+        return message, unquoted(words)
+    if message.startswith("No such option"):
+        option, hint = getattr(error, "option_name", ""), None
+        named = next((word for word in words if word in names), None)
+        if meant := option_for(option, command, {*options, *OF_EVERY_COMMAND}):
             hint = f"use: {meant}"
         elif not command and named and not getattr(error, "possibilities", None):
             hint = f"an option of a command stands behind its name; see: usersctl {named} --help"
-        message = f"No such option: {option}" if hint else message
-    elif stray := re.match(r"Unexpected arguments?: (?!''$)(.*)", message, re.DOTALL):
-        hint = hint_at_stray_words(stray[1].split(), command, known, run.words)
-    elif choice := re.search(r"'([^']*)' is not one of (.*)\.$", message, re.DOTALL):
-        hint = did_you_mean(choice[1].lower(), re.findall("'(.*?)'", choice[2]))
-    # Our own messages have no full stop.
-    run.out.error(TyperException(message.rstrip(".")), code="usage", hint=hint or f"see: {path} --help")
+        return f"No such option: {option}" if hint else message, hint
+    if stray := re.match(r"Unexpected arguments?: (?!''$)(.*)", message, re.DOTALL):
+        return message, hint_at_stray_words(stray[1].split(), command, options, words)
+    if choice := re.search(r"'([^']*)' is not one of (.*)\.$", message, re.DOTALL):
+        return message, did_you_mean(choice[1].lower(), re.findall("'(.*?)'", choice[2]))
+    return message, None
 
 
 def _path_of(words: Sequence[str], paths: Collection[str]) -> str:
