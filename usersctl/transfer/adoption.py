@@ -130,8 +130,8 @@ class Adoption:
             rows = counted(count, "row")
             option = f"--map-role {shlex.quote(f'{role}=admin')}"
             yield f"the role {role!r} of {rows} becomes user; for another role: {option}"
-        if len(self.odd_roles) > 5:
-            yield f"{len(self.odd_roles) - 5} more unknown roles become user"
+        if (more := len(self.odd_roles) - 5) > 0:
+            yield f"{counted(more, 'more unknown role')} become{'s' * (more == 1)} user"
         for kind, count in self.odd_hashes.most_common():
             rows = counted(count, "row")
             yield f"the password hashes of {rows} cannot be checked here ({kind}): no password will match them"
