@@ -261,10 +261,9 @@ def command_tree(only: str | None = None, *, overview: bool = False) -> TyperGro
             if parameter.metavar and hasattr(parameter.type, "choices"):
                 # In its boxes, Typer would break the choices anywhere. The help of an argument names them.
                 parameter.type.get_metavar = lambda **_: ""
+            # Typer's check of a file; the commands say it in their words, as of a missing one.
             if hasattr(parameter.type, "readable"):
-                parameter.type.readable = (
-                    False  # Typer's check: the commands say it in their words, as of a missing file
-                )
+                parameter.type.readable = False
             if parameter.param_type_name == "argument" or parameter.name in NEVER_EMPTY:
                 parameter.callback = _not_empty
         command.params += shared
