@@ -1,13 +1,11 @@
-"""The server on real sockets: lanes, slow clients, malformed requests, signals and processes."""
+"""The server on real sockets: lanes, slow clients, malformed requests, and how it stops."""
 
 import errno
 import http.client
 import json
 import logging
 import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,11 +13,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.web import end
+from support.daemons import wait_for
+from support.web import OK, end, read_all
 
 from usersctl.errors import ConfigError
 from usersd.response import Response
@@ -27,8 +25,6 @@ from usersd.server import channel, connections, messages
 from usersd.server.connections import Hosted, Server
 from usersd.server.lanes import NONBLOCKING, Lane, MustWait
 from usersd.server.listener import _cannot_listen, listen, url_of
-
-OK = b"HTTP/1.1 200 OK\r\n"
 
 
 class App:
@@ -105,20 +101,6 @@ class Running:
         return self.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
 
 
-def read_all(client: socket.socket) -> bytes:
-    received = b""
-    while data := client.recv(65536):
-        received += data
-    return received
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def start() -> Iterator[Callable[..., Running]]:
     with ExitStack() as stack:
@@ -161,7 +143,7 @@ def test_requests_that_come_far_ahead_wait_outside_of_the_daemon_and_are_all_ans
     with running.connect() as client:
         first, last = b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n", GET + b"Connection: close\r\n\r\n"
         client.sendall(first + (GET + b"\r\n") * 3000 + last)
-        wait_until(lambda: running.app.seen)
+        wait_for(lambda: running.app.seen)
         (connection,) = running.server.active_channels.values()
         time.sleep(0.2)  # in which it could read all of them
         assert len(connection.requests) < 1000
@@ -173,7 +155,7 @@ def test_a_client_that_half_closed_its_connection_gets_its_answer(running: Runni
     with running.connect() as client:
         client.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
-        wait_until(lambda: running.app.seen)
+        wait_for(lambda: running.app.seen)
         time.sleep(0.1)
         running.app.gate.set()
         assert b"POST /login" in read_all(client)
@@ -332,7 +314,7 @@ def test_logins_have_a_queue_of_their_own_and_are_refused_when_it_is_full(runnin
         clients = [stack.enter_context(running.connect()) for _ in range(2 + 8)]
         for client in clients:
             client.sendall(LOGIN)
-        wait_until(lambda: running.app.seen == ["/login"] * 2)
+        wait_for(lambda: running.app.seen == ["/login"] * 2)
         began = time.monotonic()
         for _ in range(50):
             assert running.get("/quick").startswith(OK)
@@ -398,7 +380,7 @@ def test_a_system_that_allows_no_more_threads_stops_no_request_for_good(running:
     with running.connect() as first:
         with no_more_threads() as refused:
             first.sendall(b"GET /first HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            wait_until(lambda: refused)
+            wait_for(lambda: refused)
         assert b"GET /second" in running.get("/second")
         assert b"GET /first" in read_all(first)
 
@@ -409,7 +391,7 @@ def test_a_request_for_which_no_thread_can_be_started_is_logged_and_answered_whe
     with running.connect() as client:
         with no_more_threads():
             client.sendall(b"GET /alone HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            wait_until(lambda: "A request waits" in caplog.text)
+            wait_for(lambda: "A request waits" in caplog.text)
         assert b"GET /alone" in read_all(client)
 
 
@@ -425,7 +407,7 @@ def test_a_login_behind_a_quick_request_on_the_same_connection_changes_lanes(run
         clients = [stack.enter_context(running.connect()) for _ in range(8)]
         for client in clients:
             client.sendall(b"GET /quick HTTP/1.1\r\nHost: x\r\n\r\n" + LOGIN)
-        wait_until(lambda: len(running.app.seen) == 8 + 2)
+        wait_for(lambda: len(running.app.seen) == 8 + 2)
         assert running.get("/other").startswith(OK)
         running.app.gate.set()
         assert all(read_all(client).count(OK) == 2 for client in clients)
@@ -469,7 +451,7 @@ def test_requests_that_come_together_are_answered_at_one_moment_and_later_ones_a
                 self.gate.wait(20)
             elif environ["PATH_INFO"] == "/here/first":
                 self.gate.set()
-                wait_until(lambda: len(server.task_dispatcher._here) == 2)
+                wait_for(lambda: len(server.task_dispatcher._here) == 2)
             events.append(environ["PATH_INFO"])
             return super().answer(environ)
 
@@ -496,7 +478,7 @@ def test_requests_that_come_together_are_answered_at_one_moment_and_later_ones_a
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            wait_until(lambda: "/here/after" in events)
+            wait_for(lambda: "/here/after" in events)
         finally:
             app.gate.set()
             end(server, thread)
@@ -612,7 +594,7 @@ def test_the_self_check_keeps_its_connection_when_there_are_many() -> None:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            wait_until(lambda: server.full)
+            wait_for(lambda: server.full)
             for _ in range(2):
                 inside.request("GET", "/")
                 assert inside.getresponse().read().startswith(b"GET /")
@@ -628,10 +610,10 @@ def test_a_client_that_does_not_read_its_answers_gets_no_more_and_is_disconnecte
     with running.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(MUCH * 40)
-        wait_until(lambda: running.app.seen)
+        wait_for(lambda: running.app.seen)
         for _ in range(20):
             assert running.get("/").startswith(OK)
-        wait_until(lambda: not running.server.active_channels)
+        wait_for(lambda: not running.server.active_channels)
         assert running.app.seen.count("/much") < 10
 
 
@@ -691,7 +673,7 @@ def test_stopping_answers_pending_requests_and_closes_idle_connections(running: 
         assert resting.recv(1000).startswith(OK)
         dripping.sendall(b"GET / HT")
         waiting.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\n\r\n")
-        wait_until(lambda: running.app.seen == ["/", "/login"])
+        wait_for(lambda: running.app.seen == ["/", "/login"])
         running.server.stop()
         running.server.stop()
         assert read_all(resting) == b""
@@ -716,7 +698,7 @@ def test_a_client_in_the_queue_of_the_kernel_is_answered_before_the_daemon_stops
 
     running.does_when_it_stops(connect)
     running.server.stop()
-    wait_until(lambda: clients)
+    wait_for(lambda: clients)
     with clients[0]:
         assert read_all(clients[0]).startswith(OK)
 
@@ -730,9 +712,9 @@ def test_a_callback_that_fails_while_the_daemon_stops_keeps_it_from_nothing(
     running.does_when_it_stops(fail)
     with running.connect() as client:
         client.sendall(LOGIN)
-        wait_until(lambda: running.app.seen)
+        wait_for(lambda: running.app.seen)
         running.server.stop()
-        wait_until(lambda: "A callback failed while stopping" in caplog.text)
+        wait_for(lambda: "A callback failed while stopping" in caplog.text)
         running.app.gate.set()
         assert read_all(client).startswith(OK)
 
@@ -745,10 +727,10 @@ def test_a_client_that_has_been_idle_may_ask_once_more_while_the_daemon_stops(
         client.sendall(GET + b"\r\n")
         assert client.recv(1000).startswith(OK)
         (connection,) = running.server.active_channels.values()
-        wait_until(lambda: connection.answered)
+        wait_for(lambda: connection.answered)
         connection.since -= 60
         running.server.stop()
-        wait_until(lambda: running.stops)
+        wait_for(lambda: running.stops)
         time.sleep(0.2)  # so that the watchdog has looked at it
         client.sendall(GET + b"\r\n")
         assert read_all(client).startswith(OK)
@@ -760,7 +742,7 @@ def test_stopping_does_not_wait_for_ever(
     monkeypatch.setattr(connections, "TO_STOP", 0.3)
     with running.connect() as client:
         client.sendall(LOGIN)
-        wait_until(lambda: running.app.seen)
+        wait_for(lambda: running.app.seen)
         running.server.stop()
         running.thread.join(5)
         assert not running.thread.is_alive()
@@ -770,7 +752,7 @@ def test_stopping_does_not_wait_for_ever(
         assert json.loads(body)["statusMessage"] == "Too many logins at once, please try again"
     assert "Connections that were cut off: 1" in caplog.text
     running.app.gate.set()
-    wait_until(lambda: not any(thread.is_alive() for _, thread in running.server.task_dispatcher._threads))
+    wait_for(lambda: not any(thread.is_alive() for _, thread in running.server.task_dispatcher._threads))
     running.server.trigger.close()
 
 
@@ -800,269 +782,3 @@ def test_an_answer_that_has_begun_is_cut_off_without_another_one(monkeypatch: py
         finally:
             gate.set()
             end(server, thread)
-
-
-# --- as a process ---
-
-PROGRAM = """
-import contextlib, logging, os, sys, time
-import bcrypt
-from usersctl.errors import ConfigError
-from usersd.response import Response
-from usersd.server import connections
-from usersd.server.connections import Hosted
-from usersd.server.listener import listen
-from usersd.server.processes import Serving, serve
-
-def answer(environ):
-    until = time.monotonic() + 5
-    while environ["QUERY_STRING"] == "hash" and time.monotonic() < until:
-        bcrypt.hashpw(b"x", bcrypt.gensalt(4))
-    if environ["QUERY_STRING"] != "hash":
-        time.sleep(float(environ["QUERY_STRING"] or 0))
-    return Response(200, str(os.getpid()).encode())
-
-def say(text):
-    os.write(1, f"{text}\\n".encode())  # in one piece: another process writes there, too
-
-@contextlib.contextmanager
-def make(index):
-    if "broken" in sys.argv:
-        raise ConfigError("users.toml: no")
-    yield Hosted(app=None, answer=answer, on_stop=lambda: say(f"stopping {index}"))
-    say(f"stopped {index}")
-
-logging.basicConfig()
-if "crowded" in sys.argv:
-    fork, numbers = os.fork, iter(range(100))
-
-    def fork_or_refuse():
-        if next(numbers) in (2, 3):
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        return fork()
-
-    os.fork = fork_or_refuse
-if "hasty" in sys.argv:
-    connections.TO_STOP = connections.TO_LEAVE = 0.1
-serving = Serving(processes=int(sys.argv[1]))
-sys.exit(serve(listen("127.0.0.1", 0), make, serving, on_ready=say))
-"""
-
-
-class Program:
-    def __init__(self, *arguments: str, ignoring: str = "") -> None:
-        root = Path(__file__).parents[2]
-        shell = ["sh", "-c", f"trap '' {ignoring}; exec \"$@\"", "sh"] if ignoring else []
-        self.process = subprocess.Popen(
-            [*shell, sys.executable, "-c", PROGRAM, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": f"{root}:{root / 'daemon'}"},
-        )
-        assert self.process.stdout
-        self.port = int(self.process.stdout.readline().rpartition(":")[2] or 0)
-
-    def connect(self, query: str = "") -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=15)
-        client.sendall(b"GET /?%s HTTP/1.1\r\nHost: x\r\n\r\n" % query.encode())
-        return client
-
-    def pid(self) -> int:
-        with self.connect() as client:
-            return int(client.recv(1000).rpartition(b"\r\n")[2])
-
-    def ended(self) -> tuple[int, list[str], str]:
-        out, err = self.process.communicate(timeout=15)
-        return self.process.returncode, out.splitlines(), err
-
-
-@pytest.fixture
-def program() -> Iterator[Callable[..., Program]]:
-    started: list[Program] = []
-
-    def program(*arguments: str, **keywords: str) -> Program:
-        started.append(Program(*arguments, **keywords))
-        return started[-1]
-
-    yield program
-    for served in started:
-        if served.process.poll() is None:
-            served.process.send_signal(signal.SIGTERM)
-            try:
-                served.process.wait(8)
-            except subprocess.TimeoutExpired:
-                served.process.kill()
-        served.process.communicate()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_twenty_requests_in_flight_are_answered_after_a_signal(
-    program: Callable[..., Program], signum: signal.Signals
-) -> None:
-    served = program("1")
-    with ExitStack() as stack:
-        clients = [stack.enter_context(served.connect("0.3")) for _ in range(20)]
-        time.sleep(0.1)
-        began = time.monotonic()
-        served.process.send_signal(signum)
-        assert all(read_all(client).startswith(OK) for client in clients)
-        assert served.ended() == (0, ["stopping 0", "stopped 0"], "")
-        assert time.monotonic() - began < 6
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_terminal_that_is_closed_cuts_no_request_off(
-    program: Callable[..., Program], processes: int
-) -> None:
-    served = program(str(processes))
-    serving: set[int] = set()
-    wait_until(lambda: serving.add(served.pid()) or len(serving) == processes)
-    with served.connect("0.5") as client:
-        time.sleep(0.1)
-        parent = served.process.pid
-        # By the terminal. The parent comes last: it ends the children, of which one has nothing to do.
-        for pid in [*(serving - {parent}), parent]:
-            os.kill(pid, signal.SIGHUP)
-        time.sleep(0.1)
-        served.process.send_signal(signal.SIGHUP)  # by the shell
-        assert read_all(client).startswith(OK)
-    code, _, errors = served.ended()
-    assert (code, errors) == (0, "")
-
-
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_second_signal_ends_the_process_at_once(program: Callable[..., Program], processes: str) -> None:
-    served = program(processes)
-    with served.connect("30") as client:
-        time.sleep(0.2)
-        served.process.send_signal(signal.SIGTERM)
-        assert served.process.stdout
-        assert served.process.stdout.readline().startswith("stopping ")
-        began = time.monotonic()
-        served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(10) == 128 + signal.SIGTERM
-        assert read_all(client) == b""  # no process goes on
-        assert time.monotonic() - began < 2
-
-
-@pytest.mark.parametrize("processes", ["1", "2"])
-@pytest.mark.parametrize("ignored", ["INT", "HUP"])
-def test_a_signal_that_was_ignored_at_the_start_stops_nothing(
-    program: Callable[..., Program], ignored: str, processes: str
-) -> None:
-    """As SIGINT of a job in the background, and SIGHUP of one after nohup."""
-    served = program(processes, ignoring=ignored)
-    with served.connect("0.3") as client:
-        served.process.send_signal(getattr(signal, f"SIG{ignored}"))
-        assert client.recv(1000).startswith(OK)
-    assert served.pid()
-    served.process.send_signal(signal.SIGTERM)
-    assert served.ended()[0] == 0
-
-
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_hashing_that_outlasts_the_shutdown_does_not_abort_the_process(
-    program: Callable[..., Program], processes: str
-) -> None:
-    served = program(processes, "hasty")
-    with served.connect("hash"):
-        time.sleep(0.3)
-        served.process.send_signal(signal.SIGTERM)
-        code, _, errors = served.ended()
-        assert code == 0
-        assert errors == "WARNING:usersd:Connections that were cut off: 1\n"
-
-
-@pytest.mark.slow
-def test_two_processes_share_a_socket_and_a_killed_one_is_replaced(
-    program: Callable[..., Program],
-) -> None:
-    served = program("2")
-    pids: set[int] = set()
-    wait_until(lambda: pids.add(served.pid()) or len(pids) == 2)
-    killed = max(pids)
-    os.kill(killed, signal.SIGKILL)
-    after: set[int] = set()
-    wait_until(lambda: after.add(served.pid()) or len(after - {killed}) == 2)
-    with served.connect("0.5") as client:
-        time.sleep(0.1)
-        served.process.send_signal(signal.SIGTERM)
-        assert read_all(client).startswith(OK)
-    code, lines, errors = served.ended()
-    assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
-    assert errors.count("\n") == 1
-    assert f"Process {killed} ended unexpectedly (-9) and is replaced" in errors
-
-
-@pytest.mark.slow
-def test_a_process_that_the_system_does_not_let_begin_is_replaced_later(
-    program: Callable[..., Program],
-) -> None:
-    served = program("2", "crowded")
-    pids: set[int] = set()
-    wait_until(lambda: pids.add(served.pid()) or len(pids) == 2)
-    os.kill(max(pids), signal.SIGKILL)
-    after: set[int] = set()
-    wait_until(lambda: after.add(served.pid()) or len(after - {max(pids)}) == 2)
-    served.process.send_signal(signal.SIGTERM)
-    code, lines, errors = served.ended()
-    assert (code, sorted(lines)) == (0, ["stopped 0", "stopped 1", "stopping 0", "stopping 1"])
-    assert errors.count("cannot be replaced for now: Resource temporarily unavailable") == 1
-
-
-def test_processes_that_cannot_start_end_the_service_with_one_line_each(
-    program: Callable[..., Program],
-) -> None:
-    code, lines, errors = program("2", "broken").ended()
-    assert (code, lines) == (6, [])
-    assert "users.toml: no" in errors
-    assert "Traceback" not in errors
-
-
-def test_processes_stop_when_their_parent_is_gone(program: Callable[..., Program]) -> None:
-    served = program("2")
-    served.process.kill()
-    served.process.wait(5)
-
-    def refused() -> bool:
-        try:
-            with served.connect():
-                return False
-        except ConnectionError:
-            return True
-
-    wait_until(refused)
-
-
-@pytest.mark.slow
-def test_six_hundred_slow_clients_do_not_delay_other_requests(program: Callable[..., Program]) -> None:
-    served = program("1")
-    address = ("127.0.0.1", served.port)
-    with ExitStack() as stack:
-
-        def drip() -> socket.socket:
-            client = stack.enter_context(socket.create_connection(address, timeout=5))
-            client.sendall(b"GET / HTTP/1.1\r\nX: ")
-            return client
-
-        clients = [drip() for _ in range(600)]
-        began = time.monotonic()
-        thrown_out: set[int] = set()
-        slowest = took = 0.0
-        while took < 7 or (len(thrown_out) < 600 and took < 30):
-            for n, client in enumerate(clients):
-                try:
-                    client.sendall(b"x")
-                except ConnectionError:
-                    client.close()
-                    clients[n] = drip()
-                    thrown_out.add(n)
-            asked = time.monotonic()
-            served.pid()
-            slowest = max(slowest, time.monotonic() - asked)
-            time.sleep(0.2)
-            took = time.monotonic() - began
-    assert len(thrown_out) == 600
-    assert slowest < 6

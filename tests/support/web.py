@@ -27,12 +27,21 @@ from usersd.start import as_hosted
 # The open connections to each server of this process, for the next request: a new one costs as much as an answer.
 IDLE: dict[int, list[http.client.HTTPConnection]] = {}
 DEVICE = "auth_token_device"  # the cookie of a known device
+OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     """An application behind the gate that answers with the current user."""
     start_response("200 OK", [("Content-Type", "application/json")])
     return [json.dumps({"user": current_user(environ)}).encode()]
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    received = b""
+    while some := connection.recv(65536):
+        received += some
+    return received
 
 
 @dataclass
