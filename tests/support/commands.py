@@ -154,6 +154,12 @@ class Command:
         with opened(self.database) as db:
             return db.execute("SELECT n FROM audit_head").fetchall() == [(0,)]
 
+    def put(self, name: str, content: str | bytes) -> Path:
+        """Writes a file into the folder."""
+        file = self.folder / name
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
     def configure(self, text: str) -> None:
         self.config.write_text(text, "utf-8")
 
