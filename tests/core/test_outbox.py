@@ -667,6 +667,7 @@ def test_an_email_of_a_worker_that_died_is_retried_at_once(
         service.outbox._replace(given_send=dies).work()
     alive = service.outbox._replace(given_send=server)
     assert worked(alive) == []
+    alive.wait_for_others(1)  # a server notices a moment later that the connection of the dead one has ended
     assert [email.id for email in alive.retry(None)] == [1]
     assert [attempt.state for attempt in worked(alive)] == ["sent"]
 

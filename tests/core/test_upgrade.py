@@ -3,6 +3,7 @@
 import multiprocessing
 import sqlite3
 import stat
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -532,6 +533,24 @@ def killed_in_the_middle(path: Path) -> None:
 
     upgrade._run_schema = die
     open_store(path)
+
+
+def test_a_database_that_another_process_makes_amid_a_look_at_the_file_has_not_lost_its_version(
+    path: Path,
+) -> None:
+    path.touch()
+    other = threading.Thread(target=lambda: open_store(path, create=True).close())
+
+    def while_it_looks(statement: str) -> None:
+        if "sqlite_schema" in statement and other.ident is None:
+            other.start()
+            other.join(0.5)
+
+    with closing(database_file.connect(path)) as connection:
+        connection.set_trace_callback(while_it_looks)
+        assert database_file.version_of(connection, path) is None
+        other.join()
+        assert database_file.version_of(connection, path) == VERSION
 
 
 def kill_an_upgrade(path: Path) -> None:

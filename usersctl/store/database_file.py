@@ -86,6 +86,17 @@ def closed_to_this_user(path: Path) -> Path | None:
 def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     """None for an empty database, 0 for one of a deployment from before versions; raises for one that is newer, was moved, or
     belongs to another program."""
+    if connection.in_transaction:
+        return _version_of(connection, path)
+    connection.execute("BEGIN")  # another process may make the tables meanwhile
+    try:
+        return _version_of(connection, path)
+    finally:
+        if connection.in_transaction:  # some errors have ended it
+            connection.execute("ROLLBACK")
+
+
+def _version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application in (APPLICATION_ID, 0) and version > VERSION:
