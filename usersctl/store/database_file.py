@@ -92,7 +92,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int | None:
     try:
         return _version_of(connection, path)
     finally:
-        if connection.in_transaction:  # some errors have ended it
+        with suppress(sqlite3.OperationalError):  # an error may have ended it
             connection.execute("ROLLBACK")
 
 
