@@ -596,10 +596,14 @@ def test_the_log_has_the_error_of_the_provider_in_its_own_words(visit: Visit, pr
 
 
 def test_the_log_says_what_the_status_of_an_answer_means(visit: Visit, provider: Hostile) -> None:
-    moved = "Location: https://www.example/token?code=secret"
+    moved, found = (
+        "Location: https://www.example/token?code=secret",
+        "Location: https://www.example/#token=secret",
+    )
     for status, headers, value, meaning in (
         ("302 Found", [], b"<html>", "answers 302, and redirects are not followed"),
         ("307 Temporary Redirect", [moved], {}, "answers 307 to 'https://www.example/token', and redirects are not followed"),
+        ("302 Found", [found], {}, "answers 302 to 'https://www.example/', and redirects are not followed"),
         ("500 Internal Server Error", [], {}, "answers 500"),
         ("500 Internal Server Error", [], [], "answers 500"),
         ("502 Bad Gateway", [], b"<html>", "answers 502 without JSON (Content-Type: 'application/json')"),

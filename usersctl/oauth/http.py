@@ -1,6 +1,7 @@
 """An HTTP client for the identity provider: limited in time and size, and every request can be cut off."""
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -120,7 +121,7 @@ class HttpClient:
         answer = self._request(method, url, read, data=form, headers=headers, auth=auth)
         status = answer.status
         if 300 <= status < 400:
-            target = answer.headers.get("Location", "").partition("?")[0]  # its query may hold a secret
+            target = re.split("[?#]", answer.headers.get("Location", ""))[0]  # what follows may hold a secret
             to = f" to {shown(target)}" if target else ""
             raise refused(f"{host} answers {status}{to}, and redirects are not followed")
         try:
