@@ -189,7 +189,7 @@ class _Parent:
         handlers: dict[int, Callable[[int], None]] = {
             signal.SIGCHLD: self._reap,
             signal.SIGUSR1: self._report_ready,
-            signal.SIGALRM: self._report_alive,
+            signal.SIGALRM: self._look_after_them,
             **dict.fromkeys(_heeded(), self._stop_or_kill),
         }
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
@@ -197,11 +197,8 @@ class _Parent:
             for index in range(self.serving.processes):
                 self._start(index, 0)
             while self.children or self.unstarted:
-                came = signal.sigtimedwait(handlers, TRIED_AGAIN_AFTER if self.unstarted else 3600)
-                if came is not None:
-                    handlers[came.si_signo](came.si_signo)
-                for index, delay in list(self.unstarted.items()):
-                    self._start(index, delay)
+                signum = signal.sigwait(handlers)
+                handlers[signum](signum)
         finally:
             # A signal that is still pending would end this process when it is unblocked.
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -216,10 +213,17 @@ class _Parent:
             self.ready = True
             self.notifier.ready(url_of(self.listener))
             self.on_ready(url_of(self.listener))
-            signal.setitimer(signal.ITIMER_REAL, self.notifier.every or 0, self.notifier.every or 0)
+            self._set_alarm(self.notifier.every or 0)
 
-    def _report_alive(self, _signum: int) -> None:
-        """Tells systemd that all children answer; one that is stuck is enough to stay silent."""
+    def _set_alarm(self, seconds: float) -> None:
+        """And from then on one for each report to systemd, if it wants them."""
+        signal.setitimer(signal.ITIMER_REAL, seconds, self.notifier.every or 0)
+
+    def _look_after_them(self, _signum: int) -> None:
+        """Starts those that could not be started, and tells systemd that all children answer; one that is stuck is enough to
+        stay silent."""
+        for index, delay in list(self.unstarted.items()):
+            self._start(index, delay)
         if self.notifier.every and time.monotonic() - min(self.checked_at) < self.notifier.every:
             self.notifier.alive()
 
@@ -272,6 +276,7 @@ class _Parent:
             if index not in self.unstarted:
                 log.error("A process cannot be replaced for now: %s", error.strerror)  # noqa: TRY400
             self.unstarted[index] = delay  # the others serve meanwhile
+            self._set_alarm(TRIED_AGAIN_AFTER)
             return
         if pid:
             self.unstarted.pop(index, None)
