@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
@@ -16,14 +16,15 @@ from usersctl.models import User, UserFilter, UserState
 from usersctl.text import listed
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from usersctl.service import Service
 
+    class Named(Protocol):
+        """What has a name: a group, a provider, a webhook."""
 
-class Named(Protocol):
-    """What has a name: a group, a provider, a webhook."""
-
-    @property
-    def name(self) -> str: ...
+        @property
+        def name(self) -> str: ...
 
 
 LONGEST_USER = 1000  # characters of a line that names a user

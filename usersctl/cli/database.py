@@ -108,13 +108,10 @@ def backup(
     removed: list[Path] = []
     with run.out.progress("Copying pages") as draw:
         if keep is None:
-            try:
-                counts = store.copy(file, draw)
-            except Taken as problem:
-                if not file.is_dir():
-                    raise
+            if file.is_dir():
                 both = f"name a file in it, or keep the newest ones there: usersctl db backup --keep 7 {quoted_file(file)}"
-                raise Taken(f"{file} is a folder", hint=both) from problem
+                raise Taken(f"{file} is a folder", hint=both)
+            counts = store.copy(file, draw)
         else:
             file, counts, removed = DatedBackups(file, _stem(store), keep).add(store, utc_now(), draw)
     seconds, size = round(time.monotonic() - began, 2), file.stat().st_size

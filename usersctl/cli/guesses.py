@@ -74,9 +74,7 @@ GUESSES = {
     "--version":                 "version",
     "--help":                    "help commands man usage",
 }
-# fmt: on
 
-# fmt: off
 # The same for options: each counts where a command has it. `update:--active` is for one command, which may have none such.
 OPTIONS = {
     "--yes":            "-y --force --assume-yes --confirm delete:-f",
@@ -122,6 +120,18 @@ OPTIONS = {
 # fmt: on
 
 
+# Where people put a file or a name that comes with an option, or belongs to another command.
+_OTHER_WAYS = {
+    "db init": "--db",
+    "db migrate": "--db",
+    "db status": "--db",
+    "config check": "--config",
+    "config show": "usersctl config explain",
+    "group list": "usersctl group show",
+    "lockdown on": "--except",
+}
+
+
 def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
     """The command that these words stand for, of those that there are: `list` for `user list`."""
     meant = {guess.replace(":", " "): command for command, line in GUESSES.items() for guess in line.split()}
@@ -137,18 +147,6 @@ def command_for(words: Sequence[str], commands: Collection[str]) -> str | None:
     if words[0] not in commands and words[0].lower() in commands:
         return words[0].lower()
     return next((meant[phrase] for phrase in phrases if phrase in meant), None)
-
-
-# Where people put a file or a name that comes with an option, or belongs to another command.
-_OTHER_WAYS = {
-    "db init": "--db",
-    "db migrate": "--db",
-    "db status": "--db",
-    "config check": "--config",
-    "config show": "usersctl config explain",
-    "group list": "usersctl group show",
-    "lockdown on": "--except",
-}
 
 
 def option_for(mistyped: str, command: str, options: Collection[str]) -> str | None:
