@@ -405,13 +405,18 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("status", "style"), [(200, "32"), (302, "36"), (404, "33"), (503, "1;31")])
-def test_a_request_on_a_terminal_has_the_colour_of_its_status(
-    monkeypatch: pytest.MonkeyPatch, status: int, style: str
-) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """One that takes colours."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
+    return Terminal()
+
+
+@pytest.mark.parametrize(("status", "style"), [(200, "32"), (302, "36"), (404, "33"), (503, "1;31")])
+def test_a_request_on_a_terminal_has_the_colour_of_its_status(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, status: int, style: str
+) -> None:
     Log(terminal, now=FakeClock()).event("request", path="/\x1b[0m", status=status)
     line = terminal.getvalue()
     assert f"\x1b[{style}mrequest\x1b[0m " in line
@@ -431,11 +436,8 @@ def test_a_request_on_a_terminal_has_the_colour_of_its_status(
     ("event", "style"), [("error", "1;31"), ("no-admin", "33"), ("listening", "32"), ("login", "1")]
 )
 def test_an_event_on_a_terminal_has_the_colour_of_its_kind(
-    monkeypatch: pytest.MonkeyPatch, event: str, style: str
+    terminal: Terminal, event: str, style: str
 ) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
     Log(terminal, now=FakeClock()).event(event, user=1)
     assert terminal.getvalue() == f"\x1b[2m{NOW}\x1b[0m \x1b[{style}m{event}\x1b[0m user=1\n"
 
